@@ -1,0 +1,31 @@
+"""Errors that say what is wrong, where, and what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+DONE, FAILED, USAGE, REQUEUE, INTERRUPTED = 0, 1, 2, 75, 130
+"""Exit codes: done, failed, wrong usage or recipe, "requeue me" (stopped by a signal, state saved), interrupted (Ctrl-C)."""
+
+
+class ShoalError(Exception):
+    """A failure a person can act on. Shown as one line, without a traceback; the process exits with `exit_code`."""
+
+    exit_code = FAILED
+
+
+class UsageError(ShoalError):
+    """Wrong command line or recipe; found before anything was started or written."""
+
+    exit_code = USAGE
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The tail of an error about an unknown name: `; did you mean 'x'? (known: x, y)`."""
+    import difflib  # only on the way to an error
+
+    known = sorted(known)
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
+    hint = f"; did you mean '{close[0]}'?" if close else ";"
+    shown = ", ".join(known[:40]) + (f", … {len(known)} in all" if len(known) > 40 else "")
+    return f"{hint} (known: {shown})" if known else ""

@@ -1,0 +1,151 @@
+"""Run: one folder per training, and the only place that knows its file names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.base.errors import ShoalError, UsageError
+from shoal.base.files import write_whole
+
+_CHECKPOINT = re.compile(r"^step-(\d{8})$")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder. Holds names only; nothing is read or made before a verb is called."""
+
+    folder: Path
+
+    @staticmethod
+    def named_after(recipe: str) -> Run:
+        """A fresh name below `runs/`: RECIPE-TIME, with a number behind it where two start in the same second."""
+        stem = Path(recipe).stem
+        base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder, count = base, 1
+        while folder.exists():
+            count += 1
+            folder = base.with_name(f"{base.name}-{count}")
+        return Run(folder)
+
+    @property
+    def recipe(self) -> Path:
+        return self.folder / "recipe.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / "plan.txt"
+
+    @property
+    def environment(self) -> Path:
+        return self.folder / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.folder / "tensorboard"
+
+    @property
+    def curves(self) -> Path:
+        return self.folder / "curves.png"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        """Names the best checkpoint so far: {"step": 400, "top1": 0.98}."""
+        return self.checkpoints / "best.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / ".lock"
+
+    def log(self, role: str, rank: int) -> Path:
+        return self.folder / "logs" / f"{role}-{rank}.log"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
+
+    def steps_saved(self) -> list[int]:
+        """Steps with a checkpoint folder, oldest first; whether each is sound is for the reader to find out."""
+        if not self.checkpoints.is_dir():
+            return []
+        found = (_CHECKPOINT.match(entry.name) for entry in self.checkpoints.iterdir() if entry.is_dir())
+        return sorted(int(match[1]) for match in found if match)
+
+    @property
+    def began(self) -> bool:
+        return self.recipe.exists()
+
+    def make(self) -> None:
+        """Makes the folder; UsageError when its place cannot hold one."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--run {self.folder}: cannot be made ({error.strerror})") from None
+
+    def claim(self) -> RunLock:
+        """Takes the folder for this process until it ends, by whatever cause; another's claim is an error naming it."""
+        import fcntl
+
+        self.make()
+        try:
+            handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(f"--run {self.folder}: not writable ({error.strerror})") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.read(handle, 200).decode(errors="replace").strip() or "another process"
+            os.close(handle)
+            raise UsageError(
+                f"--run {self.folder}: in use by another run ({owner}); wait for it or choose another folder"
+            ) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, f"pid {os.getpid()} on {socket.gethostname()}".encode())
+        return RunLock(handle)
+
+    def read_best(self) -> dict[str, float] | None:
+        try:
+            return json.loads(self.best.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def write_best(self, step: int, top1: float) -> None:
+        write_whole(self.best, json.dumps({"step": step, "top1": top1}))
+
+    def read_metrics(self) -> list[dict]:
+        """All events so far, oldest first; a last line cut by a crash is left out."""
+        if not self.metrics.exists():
+            return []
+        lines = self.metrics.read_text().splitlines()
+        events = []
+        for number, line in enumerate(lines, 1):
+            try:
+                events.append(json.loads(line))
+            except ValueError:
+                if number < len(lines):
+                    raise ShoalError(f"{self.metrics}:{number}: not a JSON line") from None
+        return events
+
+
+class RunLock:
+    """An exclusive claim on a run folder; the system drops it when the process ends."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1

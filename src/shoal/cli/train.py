@@ -1,0 +1,215 @@
+"""`shoal train`: load, plan, start; or be a worker of a world that someone else made."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError
+
+if TYPE_CHECKING:
+    from shoal.base.run import Run
+    from shoal.launch.job import Job
+    from shoal.recipe.load import Loaded
+
+
+@click.command("train", short_help="Train a recipe on this machine or on many.")
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("-n", "--workers", type=click.IntRange(min=1), help="Workers in all. [default: the GPUs here, else 1]")
+@click.option("--run", "folder", type=click.Path(path_type=Path), help="Run folder. [default: runs/RECIPE-TIME]")
+@click.option("--resume", default="auto", show_default=True, metavar="auto|never|PATH",
+              help="Go on from the run's newest sound checkpoint, from none, or from the one at PATH.")  # fmt: skip
+@click.option("--allow", multiple=True, metavar="KEY", help="A recipe key that may differ from the resumed run's.")
+@click.option("--seed", type=click.IntRange(min=0), help="The same as seed=N.")
+@click.option("--launcher", help="Where workers run. [default: local]")
+@click.option("--devices", metavar="0,1", help="CUDA devices to use here.")
+@click.option("--ports", metavar="A-B", help="Ports that Shoal may listen on. [default: any free one]")
+@click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
+def command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    workers: int | None,
+    folder: Path | None,
+    resume: str,
+    allow: tuple[str, ...],
+    seed: int | None,
+    launcher: str | None,
+    devices: str | None,
+    ports: str | None,
+    dry_run: bool,
+) -> int:
+    """Train RECIPE: a built-in recipe's name or a path to a .yaml file, with keys changed as in optim.lr=0.1.
+
+    Started by torchrun, mpirun, srun and the like, it is simply a worker of their job.
+    To go on with a run: the same command with --run FOLDER; resuming is automatic.
+    """
+    from shoal.recipe.find import find
+
+    find(recipe)  # an unknown name is told before anything heavier is imported
+    from shoal.base.run import Run
+    from shoal.base.world import World
+    from shoal.recipe.load import load
+
+    loaded = load(recipe, [*overrides, *([f"seed={seed}"] if seed is not None else [])])
+    if devices is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
+    run = Run(folder) if folder else Run.named_after(loaded.name)
+    world = World.from_env(os.environ)
+    if world is not None and (workers is not None or launcher is not None):
+        raise UsageError(f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n and --launcher")
+    count = world.num_ranks if world else workers or _gpus() or 1
+    _check(loaded, count)
+    if world is not None:
+        return _join(loaded, run, world, resume, allow)
+    job, plan, starter = _plan(loaded, run, count, resume, launcher, ports)
+    if dry_run:
+        click.echo(plan.text(), nl=False)
+        return DONE
+    lock = run.claim()
+    try:
+        _prepare(loaded, run, resume, allow)
+        run.plan.write_text(plan.text())
+        if count == 1 and launcher is None:
+            code = _alone(loaded, run, resume)
+        else:
+            outcome = starter.start(plan).wait()
+            code = outcome.exit_code
+            for line in outcome.lines:
+                print(line, file=sys.stderr)
+        return _finish(loaded, run, code)
+    finally:
+        lock.close()
+
+
+def _check(loaded: Loaded, count: int) -> None:
+    strategy: Any = loaded.recipe.strategy
+    strategy.check(count, 0, loaded.recipe.shards_for(count))
+
+
+def _plan(loaded: Loaded, run: Run, count: int, resume: str, launcher: str | None, ports: str | None) -> tuple[Job, Any, Any]:
+    from shoal.cli import BEGAN
+    from shoal.launch.job import Job, Role
+    from shoal.recipe.check import Fault, part
+
+    argv = [sys.executable, "-m", "shoal", "worker", "--run", str(run.folder), "--name", loaded.name]
+    argv += ["--resume", resume] if resume != "auto" else []
+    role = Role("worker", count, tuple(argv), {"SHOAL_BEGAN": f"{BEGAN:.3f}"})
+    faults: list[Fault] = []
+    starter = part("launchers", launcher or "local", ("--launcher",), faults)
+    if faults:
+        raise UsageError(f"--launcher: {faults[0].text}")
+    unfit = starter.fits()
+    if unfit:
+        raise UsageError(f"--launcher {starter.name}: {unfit}")
+    job = Job((role,), run.folder, _ports(ports))
+    return job, starter.plan(job), starter
+
+
+def _ports(text: str | None) -> range | None:
+    if text is None:
+        return None
+    first, _, last = text.partition("-")
+    try:
+        ports = range(int(first), int(last or first) + 1)
+    except ValueError:
+        ports = range(0)
+    if not ports or ports.start < 1 or ports.stop > 65536:
+        raise UsageError(f"--ports {text}: expected a range as in 5000-5100")
+    return ports
+
+
+def _prepare(loaded: Loaded, run: Run, resume: str, allow: tuple[str, ...]) -> None:
+    """Makes the run folder ready: it resumes only what it began, unless the differences are allowed."""
+    from shoal.base.files import write_whole
+    from shoal.recipe.load import dump
+
+    if resume == "never" and run.steps_saved():
+        raise UsageError(f"--resume never: {run.folder} holds checkpoints that would be lost; choose another --run folder")
+    if resume not in ("auto", "never") and not Path(resume).exists():
+        raise UsageError(f"--resume {resume}: no such folder")
+    before = run.recipe if run.began and run.steps_saved() else None
+    if resume not in ("auto", "never"):
+        before = _recipe_beside(Path(resume)) or before
+    if before is not None:
+        _compare(before, loaded, allow)
+    run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(run.recipe, f"# {loaded.name}, resolved: every key with its value. Train it again with: shoal train THIS_FILE\n{dump(loaded.recipe)}")
+
+
+def _recipe_beside(path: Path) -> Path | None:
+    """The recipe of the run that a checkpoint (or run) folder belongs to."""
+    return next((place / "recipe.yaml" for place in (path, *path.absolute().parents[:2]) if (place / "recipe.yaml").exists()), None)
+
+
+def _compare(before: Path, loaded: Loaded, allow: tuple[str, ...]) -> None:
+    from shoal.recipe.load import flat, load
+    from shoal.recipe.recipe import FREE_KEYS
+
+    old, new = flat(load(str(before)).recipe), flat(loaded.recipe)
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key) and key not in FREE_KEYS]
+    refused = [key for key in changed if not any(key == word or key.startswith(f"{word}.") for word in allow)]
+    if refused:
+        lines = [f"  {key}: {old.get(key)} -> {new.get(key)}" for key in refused]
+        hint = " ".join(f"--allow {key}" for key in refused)
+        raise UsageError(
+            "\n".join([f"shoal: the recipe differs from the resumed run's ({before}):", *lines,
+                       f"  to train on with the changes: {hint}; else choose another --run folder"])
+        )  # fmt: skip
+
+
+def _alone(loaded: Loaded, run: Run, resume: str) -> int:
+    """One worker and no launcher: trains in this very process."""
+    from shoal.cli import BEGAN
+    from shoal.train.worker import main, work
+
+    return main(lambda: work(loaded, run, None, resume=resume, began=BEGAN))
+
+
+def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, ...]) -> int:
+    """A worker of someone else's world. Rank 0 owns the run folder."""
+    from shoal.cli import BEGAN
+    from shoal.train.worker import main, work
+
+    lock = run.claim() if world.rank == 0 else None
+    try:
+        if lock is not None:
+            _prepare(loaded, run, resume, allow)
+            run.plan.write_text(f"launcher: {world.launcher} (not started by Shoal)\nprocesses: {world.num_ranks}\n")
+        code = main(lambda: work(loaded, run, world, resume=resume, began=BEGAN))
+        return _finish(loaded, run, code) if lock is not None else code
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _finish(loaded: Loaded, run: Run, code: int) -> int:
+    """What a person sees last: the result and where it lies, or how to go on."""
+    if code == DONE:
+        from shoal.report.plots import curves
+        from shoal.report.tables import summary
+
+        curves(run)
+        click.echo(summary(run))
+    elif code in (REQUEUE, INTERRUPTED) and run.steps_saved():
+        click.echo(
+            f"Stopped; the state after step {run.steps_saved()[-1]} is saved. "
+            f"Go on with: shoal train {run.recipe} --run {run.folder}",
+            err=True,
+        )
+    return code
+
+
+def _gpus() -> int:
+    """CUDA devices of this host, counted without torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([number for number in visible.split(",") if number.strip() and number.strip() != "-1"])
+    try:
+        return sum(entry[6:].isdigit() for entry in os.listdir("/dev") if entry.startswith("nvidia"))
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""Images in: sources, the order of samples, augmentation, batches."""

@@ -1,0 +1,124 @@
+"""Ending: how one process of a job ended; and from all endings, which of them was the cause."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.base.errors import DONE, FAILED, INTERRUPTED, REQUEUE, USAGE
+from shoal.launch.job import Outcome
+from shoal.launch.report import Report
+
+
+@dataclass
+class Ending:
+    """What is known so far of the end of one process."""
+
+    name: str
+    """worker 1"""
+    log: Path
+    started: bool = False
+    status: int | None = None
+    """Exit code, or minus the signal that killed it; None while it runs."""
+    ended_at: float = 0.0
+    """Unix seconds, when its end was noticed."""
+    since: float = 0.0
+    """Seconds of the monotonic clock at the first sign of its end: a report or the end itself."""
+    report: Report | None = None
+    told: set[int] = field(default_factory=set)
+    """Signals that were passed on to it."""
+    killed: bool = False
+    """Whether the agent killed it."""
+    tail: tuple[str, ...] = ()
+    """Its last lines of output."""
+
+    def reported(self, report: Report) -> None:
+        self.report = self.report or report
+        self.since = self.since or time.monotonic()
+
+    def ended(self, status: int) -> None:
+        self.status, self.ended_at = status, time.time()
+        self.since = self.since or time.monotonic()
+        self.killed = self.killed and status == -signal.SIGKILL
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; to die of a signal that was passed on is to leave, not to fail."""
+        if self.killed or self.status is None:
+            return self.report.exit_code if self.report else None
+        number = -self.status if self.status < 0 else self.status - 128  # shells add 128 to a child's signal
+        if number in self.told:
+            return INTERRUPTED if number == signal.SIGINT else REQUEUE
+        return self.status
+
+    @property
+    def left(self) -> bool:
+        """It stopped early, in good order."""
+        return self.code in (REQUEUE, INTERRUPTED)
+
+    @property
+    def failed(self) -> bool:
+        return self.code not in (None, DONE, REQUEUE, INTERRUPTED)
+
+    @property
+    def collateral(self) -> bool:
+        return self.report is not None and self.report.collateral
+
+    @property
+    def wrong_at(self) -> float:
+        """When it went wrong, unix seconds: its own word for it, else when its end was noticed."""
+        return self.report.time if self.report else self.ended_at
+
+    @property
+    def manner(self) -> str:
+        """not started, running, exit 1, killed by SIGSEGV, killed by the agent."""
+        if self.killed:
+            return "killed by the agent"
+        if self.status is None:
+            return "running" if self.started else "not started"
+        return f"exit {self.status}" if self.status >= 0 else f"killed by {_signal_name(-self.status)}"
+
+    def told_last(self) -> list[str]:
+        """The cause of a job's failure, in full."""
+        manner = f"{self.manner} (exit {self.status})" if self.status is not None and self.status < 0 else self.manner
+        if self.killed:
+            manner = "reported an error and did not end by itself"
+        what = (self.report.traceback or self.report.error).splitlines() if self.report else self.tail
+        return [f"{self.name} failed first: {manner}", *what, f"log: {self.log}"]
+
+
+def failures(endings: Iterable[Ending]) -> list[Ending]:
+    """Those that failed. Where somebody left in good order, losing the connection to them is no failure."""
+    endings = list(endings)
+    someone_left = any(ending.left for ending in endings)
+    return [ending for ending in endings if ending.failed and not (someone_left and ending.collateral)]
+
+
+def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcome:
+    """How the job ended. `ordered` is the outcome if somebody had the agent kill what still ran."""
+    killed = [ending.name for ending in endings if ending.killed]
+    if ordered and killed:
+        return Outcome(ordered.exit_code, (*ordered.lines, f"killed by the agent: {', '.join(killed)}"))
+    failed = failures(endings)
+    if failed:
+        # A victim often reports before the death of its peer is noticed here, so its own word counts before the clock.
+        culprit = min(failed, key=lambda ending: (ending.collateral, ending.wrong_at))
+        others = [ending for ending in endings if ending is not culprit and ending.code != DONE]
+        also = ", ".join(f"{ending.name} ({ending.manner})" for ending in others)
+        lines = ([f"also ended because of it: {also}"] if also else []) + culprit.told_last()
+        return Outcome(USAGE if culprit.code == USAGE else FAILED, tuple(lines))
+    left = {ending.code for ending in endings if ending.left}
+    if left:
+        lines = (f"killed by the agent, for it did not end with the others: {', '.join(killed)}",) if killed else ()
+        return Outcome(INTERRUPTED if INTERRUPTED in left else REQUEUE, lines)
+    return Outcome(DONE)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,1 @@
+"""The launchers: one file each."""

@@ -1,0 +1,1 @@
+"""What to train, as plain data. Nothing here imports torch."""

@@ -1,0 +1,136 @@
+"""Reads a recipe: file, overrides, all faults at once with file:line, and back to a file again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.base.duration import Duration
+from shoal.base.errors import UsageError
+from shoal.recipe import yaml12
+from shoal.recipe.check import Fault, build, fields, seam_of
+from shoal.recipe.find import find
+from shoal.recipe.part import Options
+from shoal.recipe.recipe import Recipe
+
+COMMAND_LINE = "command line"
+
+
+class RecipeError(UsageError):
+    """All faults of a recipe, one line each: where, key, what is wrong and what would be right."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A valid recipe, what it is called, and what was changed on the way that its author should know."""
+
+    recipe: Recipe
+    name: str
+    notes: tuple[str, ...]
+
+
+def load(reference: str, overrides: Sequence[str] = ()) -> Loaded:
+    """Reads the recipe `reference` names, with `key.key=value` overrides. RecipeError tells all faults at once."""
+    path = find(reference)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(f"recipe {path}: cannot be read ({reason})") from None
+    return parse(text, _shown(path, reference), overrides, name=path.stem)
+
+
+def parse(text: str, file: str, overrides: Sequence[str] = (), *, name: str = "recipe") -> Loaded:
+    """As `load`, from text; `file` is what faults call it."""
+    raw, lines = yaml12.read(text, file)
+    where = {at: f"{file}:{line}" for at, line in lines.items()}
+    faults: list[Fault] = []
+    notes: list[str] = []
+    for override in overrides:
+        _override(raw, override, where, faults, notes)
+    recipe = build(Recipe, raw, (), faults)
+    if faults:
+        raise RecipeError("\n".join(_told(fault, where, file) for fault in faults))
+    return Loaded(recipe, name, tuple(notes))
+
+
+def plain(options: Any) -> Any:
+    """Options as plain YAML values: a Duration is its text, absent (null) keys stay, so the file is complete."""
+    if isinstance(options, Options):
+        return {field.name: plain(getattr(options, field.name)) for field in msgspec.structs.fields(type(options))}
+    if isinstance(options, Duration):
+        return str(options)
+    if isinstance(options, (tuple, list)):
+        return [plain(item) for item in options]
+    if isinstance(options, dict):
+        return {key: plain(value) for key, value in options.items()}
+    return options
+
+
+def dump(recipe: Recipe) -> str:
+    """The resolved recipe as YAML; `parse` reads it back to an equal Recipe."""
+    return yaml12.write(plain(recipe))
+
+
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """Dotted key -> value, for comparing two recipes."""
+
+    def walk(value: Any, at: str) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return {k: v for key, item in value.items() for k, v in walk(item, f"{at}.{key}" if at else key).items()}
+        return {at: value}
+
+    return walk(plain(recipe), "")
+
+
+def _override(raw: dict, text: str, where: dict, faults: list[Fault], notes: list[str]) -> None:
+    key, equals, value_text = text.partition("=")
+    at = tuple(key.strip().split("."))
+    if not equals or not all(at):
+        faults.append(Fault((text,), "an override is key=value, as in optim.lr=0.1"))
+        where[(text,)] = COMMAND_LINE
+        return
+    value = yaml12.scalar(value_text)
+    seam = seam_of(fields(Recipe).get(at[0]))
+    new_name = value if len(at) == 1 else value if at[1:] == ("name",) else None
+    if seam is not None and isinstance(new_name, str):
+        _rename(raw, at[0], new_name, notes)
+        at = (at[0], "name")
+    group: Any = raw
+    for depth, step in enumerate(at[:-1], 1):
+        held = group.get(step)
+        if isinstance(held, str):  # the short form `optim: sgd`
+            held = {"name": held}
+        if not isinstance(held, dict):
+            held = {}
+        group[step] = held
+        group = held
+        where.setdefault(at[:depth], COMMAND_LINE)
+    group[at[-1]] = value
+    for old in [known for known in where if known[: len(at)] == at]:
+        del where[old]
+    where[at] = COMMAND_LINE
+
+
+def _rename(raw: dict, key: str, name: str, notes: list[str]) -> None:
+    """A new part does not inherit the options of the old one: they mean something else, or nothing, to it."""
+    held = raw.get(key)
+    held = {"name": held} if isinstance(held, str) else held
+    if isinstance(held, dict) and held.get("name") not in (None, name):
+        dropped = [f"{key}.{old}" for old in held if old != "name"]
+        if dropped:
+            notes.append(f"{key}.name={name}: the options of {held['name']} were dropped ({', '.join(dropped)})")
+        raw[key] = {"name": name}
+
+
+def _told(fault: Fault, where: dict[tuple[str, ...], str], file: str) -> str:
+    place = next((where[fault.at[:n]] for n in range(len(fault.at), 0, -1) if fault.at[:n] in where), file)
+    return f"{place}: {'.'.join(fault.at)}: {fault.text}"
+
+
+def _shown(path: Path, reference: str) -> str:
+    return reference if path == Path(reference) else path.name

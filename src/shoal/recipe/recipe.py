@@ -1,0 +1,101 @@
+"""Recipe: one training job, wholly. Every key a recipe file may hold, with its help under it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from shoal.base.duration import Duration
+from shoal.recipe.part import Options, Part
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+class Ema(Options, frozen=True, kw_only=True):
+    """An exponential moving average of the weights, validated and saved in place of the raw ones.
+
+    Stated as a half-life in training time, so that it does not change with the batch: a decay of d per step of B
+    images is a half-life of B * ln(1/2) / ln(d) images.
+    """
+
+    half_life: Duration = Duration.parse("1ep")
+    """Time in which an old weight's part in the average falls to one half."""
+
+
+class Recipe(Options, frozen=True, kw_only=True):
+    """One training job. The order of the keys is the order in which `shoal show` prints them."""
+
+    data: Annotated[Part, Meta(extra={"seam": "sources"})]
+    """Where images come from (`shoal list sources`)."""
+    model: Annotated[Any, Meta(extra={"options": "shoal.models:Model"})]
+    """What is trained (`shoal list models`)."""
+    task: Annotated[Part, Meta(extra={"seam": "tasks", "default": "classify"})]
+    """How a batch becomes a loss (`shoal list tasks`)."""
+    optim: Annotated[Part, Meta(extra={"seam": "optims"})]
+    """How gradients become steps (`shoal list optims`)."""
+    schedule: Annotated[Part, Meta(extra={"seam": "schedules", "default": "constant"})]
+    """The learning rate over images seen (`shoal list schedules`)."""
+    batch: Count | None = None
+    """Images per optimizer step of the whole job, over all workers."""
+    batch_per_worker: Count | None = None
+    """Images per step and worker, as MXNet's and torch's scripts counted; then batch = workers x it x accumulate."""
+    length: Duration
+    """How long to train: 90ep, 5000st or 1.2Mim."""
+    precision: Annotated[Part, Meta(extra={"seam": "precisions", "default": "fp32"})]
+    """Number format of the forward and backward pass (`shoal list precisions`)."""
+    strategy: Annotated[Part, Meta(extra={"seam": "strategies", "default": "ddp"})]
+    """How workers agree (`shoal list strategies`)."""
+    norm: Literal["shard", "sync", "frozen"] = "shard"
+    """BatchNorm statistics: of each shard, of the whole batch (sync), or fixed to the running ones (frozen)."""
+    shards: Count | Literal["auto"] = "auto"
+    """Pieces every batch is cut into; workers take whole ones, so any number of workers up to it trains the same
+    model. auto: one per worker (times accumulate), so that another number of workers trains another model."""
+    seed: Annotated[int, Meta(ge=0, lt=2**63)] = 0
+    """Decides initial weights, the order of samples, augmentation and dropout."""
+    accumulate: Count = 1
+    """With `shards: auto`: shards per worker, computed one after another before each optimizer step."""
+    drop_last: bool = False
+    """Leave out an epoch's short last batch instead of training on it."""
+    ema: Ema | None = None
+    """Moving average of the weights; absent: none."""
+    eval_every: Duration = Duration.parse("1ep")
+    """Time between validations; the end is always validated."""
+    save_every: Duration = Duration.parse("1ep")
+    """Time between checkpoints; the end, a new best and a stop by signal are always saved."""
+    keep_last: Count = 2
+    """Newest checkpoints kept, beside the best one."""
+    log_every: Duration = Duration.parse("20st")
+    """Time between lines of training metrics."""
+    desired_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
+    """Stop once validation top-1 (0 to 1) reaches this; absent: train to the end."""
+
+    def faults(self) -> list[tuple[str, str]]:
+        wrong = []
+        if (self.batch is None) == (self.batch_per_worker is None):
+            wrong.append(("batch", "state either batch (images per step of the whole job) or batch_per_worker"))
+        if self.shards != "auto" and self.accumulate > 1:
+            wrong.append(
+                ("accumulate", f"shards: {self.shards} already says how a batch is computed in pieces; leave it at 1")
+            )
+        if self.norm == "sync" and self.accumulate > 1:
+            wrong.append(("accumulate", "norm: sync needs the whole batch at once; leave it at 1"))
+        if self.batch is not None and self.shards != "auto" and self.shards > self.batch:
+            wrong.append(("shards", f"{self.shards} shards cannot be cut from a batch of {self.batch} images"))
+        if self.length.amount == 0:
+            wrong.append(("length", "a training of length 0 trains nothing"))
+        return wrong
+
+    def batch_for(self, workers: int) -> int:
+        """Images per optimizer step of the whole job with this many workers."""
+        return self.batch or (self.batch_per_worker or 1) * workers * self.accumulate
+
+    def shards_for(self, workers: int) -> int:
+        """V, the pieces each batch is cut into with this many workers."""
+        return workers * self.accumulate if self.shards == "auto" else self.shards
+
+
+FREE_KEYS = frozenset(
+    {"eval_every", "save_every", "keep_last", "log_every", "data.threads", "data.path", "data.val", "data.eval_batch"}
+)
+"""Keys that a resumed run may change without asking: they do not touch the trajectory."""

@@ -1,0 +1,158 @@
+"""Gang: the processes that act together. One process has the same verbs, so no code asks whether it is distributed."""
+
+from __future__ import annotations
+
+import datetime
+from abc import ABC, abstractmethod
+
+import torch
+import torch.distributed as dist
+
+from shoal.base.errors import ShoalError
+from shoal.base.world import World
+
+
+class Gang(ABC):
+    """Collectives over all workers. Every rank must call the same ones in the same order."""
+
+    rank: int
+    num_ranks: int
+    device: torch.device
+
+    @abstractmethod
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Adds `tensor` over all ranks, in place; equal bits on every rank."""
+
+    @abstractmethod
+    def sum_later(self, tensor: torch.Tensor) -> Pending:
+        """As `sum`, at work behind the caller's back until `wait()`."""
+
+    @abstractmethod
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's `tensor` (equal shapes), in rank order."""
+
+    @abstractmethod
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Rank 0's values into everybody's `tensor`, in place."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Waits until every rank is here."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leaves the gang; no verb may be called after it."""
+
+    def broadcast_bytes(self, data: bytes | None) -> bytes:
+        """Rank 0's bytes, at every rank; the others pass None."""
+        size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64, device=self.device)
+        self.broadcast(size)
+        held = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        if data:
+            held.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        if len(held):
+            self.broadcast(held)
+        return held.cpu().numpy().tobytes()
+
+
+class Pending:
+    """A collective under way."""
+
+    def __init__(self, work: dist.Work | None = None) -> None:
+        self._work = work
+
+    def wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+
+
+class Alone(Gang):
+    """A gang of one."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.rank, self.num_ranks, self.device = 0, 1, device or torch.device("cpu")
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        pass
+
+    def sum_later(self, tensor: torch.Tensor) -> Pending:
+        return Pending()
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        return [tensor]
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        pass
+
+    def barrier(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Group(Gang):
+    """A gang over torch.distributed: gloo on CPU, nccl on CUDA."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        """Wraps the default process group, which must have been initialised."""
+        self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
+        self.device = device or torch.device("cpu")
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor)
+
+    def sum_later(self, tensor: torch.Tensor) -> Pending:
+        return Pending(dist.all_reduce(tensor, async_op=True))
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        held = [torch.empty_like(tensor) for _ in range(self.num_ranks)]
+        dist.all_gather(held, tensor)
+        return held
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        dist.broadcast(tensor, src=0)
+
+    def barrier(self) -> None:
+        self.sum(torch.zeros(1, device=self.device))
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def join(
+    world: World | None, device: torch.device, *, listen_fd: int | None = None, wait_s: float = 120.0, limit_s: float = 1800.0
+) -> Gang:
+    """The gang of `world`; Alone when there is none or it has one rank.
+
+    listen_fd: an open listening socket for rank 0's store, which no other program can take meanwhile.
+    wait_s: how long to wait for missing ranks; limit_s: how long a collective may take. ShoalError when ranks stay away.
+    """
+    if world is None or world.num_ranks == 1:
+        return Alone(device)
+    host, _, port = world.rendezvous.rpartition(":")
+    try:
+        store = dist.TCPStore(
+            host,
+            int(port),
+            world.num_ranks,
+            is_master=world.rank == 0,
+            timeout=datetime.timedelta(seconds=wait_s),
+            master_listen_fd=listen_fd if world.rank == 0 else None,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=dist.PrefixStore("shoal", store),
+            rank=world.rank,
+            world_size=world.num_ranks,
+            timeout=datetime.timedelta(seconds=limit_s),
+        )
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ShoalError(
+            f"rank {world.rank} of {world.num_ranks}: no gang at {world.rendezvous} within {wait_s:.0f} s ({reason})"
+        ) from None
+    return Group(device)

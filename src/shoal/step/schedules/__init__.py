@@ -1,0 +1,1 @@
+"""The learning rate over images seen; one file per part."""

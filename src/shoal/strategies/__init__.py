@@ -1,0 +1,142 @@
+"""Strategy and Rig: how the workers agree. One file per strategy; `replicated/` holds what several of them share.
+
+The launcher knows roles, never strategies; a strategy knows roles, never launchers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+from msgspec import Meta
+
+from shoal.base.errors import UsageError
+from shoal.recipe.part import Part
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from shoal.data.batches import Batch
+    from shoal.step.gang import Gang
+    from shoal.step.precision import Precision
+    from shoal.step.task import Task
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which ranks hold the same data. In a data-parallel layout every rank is a replica of its own."""
+
+    num_replicas: int
+    replica_of_rank: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RigSpec:
+    """What a rig must know of the recipe beside its parts."""
+
+    seed: int
+    shards: int
+    norm: Literal["shard", "sync", "frozen"] = "shard"
+    clip_norm: float | None = None
+    ema_half_life: float | None = None
+    """Images after which an old weight's part in the average is one half; None: no average."""
+    mean: tuple[float, ...] = (0.0,)
+    """Per channel, pixels 0 to 255; the model sees (pixel - mean) / std."""
+    std: tuple[float, ...] = (255.0,)
+    channels_last: bool = False
+    compile: bool = False
+
+
+class Applied(NamedTuple):
+    """What all workers agreed on in a step."""
+
+    stepped: bool
+    """False when the step was skipped for a non-finite gradient."""
+    asked: int
+    """The largest `ask` of any worker in this step."""
+
+
+class Rig(ABC):
+    """A strategy set up: model, optimizer and agreement. Three verbs make a step and a validation."""
+
+    model: torch.nn.Module
+    bytes_sent: int = 0
+    """Bytes this worker has sent for gradients and buffers so far."""
+    ask: int = 0
+    """A small number that travels with the step's exchange (a stop asked for by a signal, say); 0 asks nothing."""
+
+    @abstractmethod
+    def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
+        """Computes one shard (or this worker's merged share); `last` says none follows in this step.
+
+        Returns float64 [4] on the device: loss summed, correct at rank 1, correct within 5, images.
+        """
+
+    @abstractmethod
+    def apply(self, lr: float, images: int) -> Applied:
+        """Exchanges gradients, clips, steps; equal on every worker. `images`: of the global batch.
+
+        A worker without images in this step calls it all the same. NonFiniteError when the precision says stop.
+        """
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Raises what earlier steps found but did not wait for (devices report late). Before reading or saving."""
+
+    @abstractmethod
+    def evaluate(self, batch: Batch, *, averaged: bool = False) -> Tensor:
+        """Logits [B, classes], without gradients; averaged: by the moving average of the weights."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """`model`, `optimizer` and, with an average, `ema`: free of the number of workers. A collective."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes a state of any strategy. ShoalError names tensors that do not fit the model."""
+
+    def close(self) -> None:  # noqa: B027  (most rigs hold nothing to close)
+        """Gives back what the rig holds."""
+
+
+MakeOptimizer = Callable[["torch.nn.Module"], "torch.optim.Optimizer"]
+
+
+class Strategy(Part, frozen=True, kw_only=True):
+    """Options that every strategy has."""
+
+    SEAM: ClassVar[str] = "strategies"
+
+    deterministic: bool = False
+    """Add shard gradients in one fixed binary tree and pin threads, so that any number of workers up to the shards
+    gives the same bits. Costs an exchange of more bytes and no overlap."""
+    threads: Annotated[int, Meta(ge=1)] | None = None
+    """Threads per worker for the mathematics; absent: cores / workers on the host, or 1 when deterministic."""
+
+    def check(self, workers: int, servers: int, shards: int) -> None:
+        """UsageError when the strategy cannot run with so many workers and servers."""
+        if servers:
+            raise UsageError(f"--servers {servers}: strategy {self.name} has no servers")
+        if workers > shards:
+            raise UsageError(
+                f"{workers} workers for {shards} shards: a worker takes whole shards; "
+                f"use at most {shards} workers, or set shards={workers} (which trains another model) or shards=auto"
+            )
+
+    def layout(self, num_ranks: int) -> Layout:
+        return Layout(num_ranks, tuple(range(num_ranks)))
+
+    @abstractmethod
+    def rig(
+        self,
+        model: torch.nn.Module,
+        make_optimizer: MakeOptimizer,
+        task: Task,
+        precision: Precision,
+        gang: Gang,
+        spec: RigSpec,
+    ) -> Rig:
+        """Sets up a model that has equal weights on every rank. Every rank calls it."""

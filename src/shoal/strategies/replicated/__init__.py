@@ -1,0 +1,1 @@
+"""What the strategies share in which every worker holds the whole model."""

@@ -1,0 +1,265 @@
+"""Exchange: how the gradients and buffers of all workers become one sum. Local, bucketed (DDP) or in tree order."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from shoal.data.batches import Batch
+from shoal.data.order import share
+from shoal.step.gang import Gang, Pending
+from shoal.strategies.replicated.buffers import Buffers
+from shoal.strategies.replicated.gradients import FlatGradients
+from shoal.strategies.replicated.tree import Node, TreeSum, cover
+
+_ASKS = 2
+"""Values of `ask` other than 0."""
+_PIECE = 1 << 22
+"""Numbers exchanged at a time in tree order; bounds the memory for the other workers' partial sums."""
+
+
+class Exchange(ABC):
+    """Between a worker's backward passes and the optimizer's step. One step: for each of this worker's batches
+    `sharing` around `after_forward` and the backward pass, then `finish`."""
+
+    def __init__(self, gang: Gang) -> None:
+        self.gang = gang
+        self.bytes_sent = 0
+        self.gradients: list[torch.Tensor] = []
+        """Flat tensors that hold the summed gradient after `finish`; parameters' `.grad` are views of them."""
+
+    @abstractmethod
+    def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Takes the model; returns what to call for a training forward pass."""
+
+    def sharing(self, batch: Batch, last: bool) -> AbstractContextManager:
+        """Around the forward and backward pass of a batch."""
+        return nullcontext()
+
+    @abstractmethod
+    def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
+        """Between the forward and the backward pass, when the batch's buffers are known."""
+
+    def after_backward(self, batch: Batch) -> None:  # noqa: B027  (most exchanges have nothing to do here)
+        """When the batch's gradients are known."""
+
+    @abstractmethod
+    def finish(self, ask: int) -> int:
+        """Ends the step: gradients and buffers are the sums over all workers. Returns the largest ask of any."""
+
+    def _sent(self, tensor: torch.Tensor) -> None:
+        """Counts a ring all-reduce: 2 (n-1)/n of the tensor leave each worker."""
+        n = self.gang.num_ranks
+        self.bytes_sent += 2 * (n - 1) * tensor.numel() * tensor.element_size() // n
+
+
+def _asks(ask: int, device: torch.device) -> torch.Tensor:
+    row = torch.zeros(_ASKS, dtype=torch.float64, device=device)
+    if ask:
+        row[ask - 1] = 1
+    return row
+
+
+def _largest(asks: torch.Tensor) -> int:
+    asked = torch.nonzero(asks).flatten().tolist()
+    return max(asked) + 1 if asked else 0
+
+
+class Local(Exchange):
+    """One worker: gradients add up where they are."""
+
+    def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
+        self._buffers = buffers
+        self._flat = FlatGradients(model.parameters())
+        self.gradients = [self._flat.flat]
+        self._sums: torch.Tensor | None = None
+        return model
+
+    def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
+        if self._sums is None:
+            self._flat.flat.zero_()
+            self._sums = self._buffers.leaf(batch)
+        else:
+            self._sums += self._buffers.leaf(batch)
+
+    def finish(self, ask: int) -> int:
+        assert self._sums is not None, "a step without a batch"
+        self._buffers.take(self._sums)
+        self._sums = None
+        return ask
+
+
+class Bucketed(Exchange):
+    """torch's DistributedDataParallel: buckets travel while the backward pass goes on; buffers and asks travel beside."""
+
+    def __init__(self, gang: Gang, *, bucket_mb: float, unused_parameters: bool) -> None:
+        super().__init__(gang)
+        self._bucket_mb, self._unused = bucket_mb, unused_parameters
+
+    def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
+        self._model, self._buffers = model, buffers
+        # torch 2.13 renamed the option; buffers are ours to exchange either way.
+        named = inspect.signature(DistributedDataParallel.__init__).parameters
+        no_buffers = "forward_sync_buffers" if "forward_sync_buffers" in named else "broadcast_buffers"
+        cuda = self.gang.device.type == "cuda"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            self._ddp = DistributedDataParallel(
+                model,
+                device_ids=[self.gang.device.index or 0] if cuda else None,
+                bucket_cap_mb=self._bucket_mb,  # type: ignore[arg-type]
+                find_unused_parameters=self._unused,
+                gradient_as_bucket_view=True,
+                **{no_buffers: False},
+            )
+        self._ddp.register_comm_hook(None, self._sum_bucket)  # type: ignore[arg-type]
+        self._side: torch.Tensor | None = None
+        self._pending = Pending()
+        self._began = self._shared = False
+        return self._ddp
+
+    def _sum_bucket(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """DDP's own exchange divides by the number of workers; shards are uneven, so this one adds and no more."""
+        buffer = bucket.buffer()
+        self.gradients.append(buffer)
+        self._sent(buffer)
+        future = dist.all_reduce(buffer, async_op=True).get_future()  # type: ignore[union-attr]
+        return future.then(lambda done: done.value()[0])
+
+    def sharing(self, batch: Batch, last: bool) -> AbstractContextManager:
+        return nullcontext() if last and batch.all_busy else self._ddp.no_sync()
+
+    def _begin(self) -> None:
+        if not self._began:
+            self._began = True
+            self.gradients = []
+            self._model.zero_grad(set_to_none=True)
+            self._side = torch.zeros(self._buffers.size + _ASKS, dtype=torch.float64, device=self.gang.device)
+
+    def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
+        self._begin()
+        assert self._side is not None
+        self._side[: self._buffers.size] += self._buffers.leaf(batch)
+        if last:
+            self._send_side(ask)
+            self._shared = batch.all_busy
+
+    def _send_side(self, ask: int) -> None:
+        assert self._side is not None
+        self._side[self._buffers.size :] = _asks(ask, self._side.device)
+        self._sent(self._side)
+        self._pending = self.gang.sum_later(self._side)
+
+    def finish(self, ask: int) -> int:
+        if not self._began:  # this worker had no images in the step
+            self._begin()
+            self._send_side(ask)
+        if not self._shared:
+            self._sum_by_hand()
+        self._pending.wait()
+        assert self._side is not None
+        self._buffers.take(self._side[: self._buffers.size])
+        asked = _largest(self._side[self._buffers.size :])
+        self._began = self._shared = False
+        return asked
+
+    def _sum_by_hand(self) -> None:
+        """For a short batch that leaves workers without images, which DDP would wait for in vain."""
+        held = {p: p.grad for p in self._model.parameters() if p.requires_grad}
+        flat = FlatGradients(held)
+        for parameter, grad in held.items():
+            if grad is not None:
+                parameter.grad.copy_(grad)  # type: ignore[union-attr]
+        self.gang.sum(flat.flat)
+        self._sent(flat.flat)
+        self.gradients = [flat.flat]
+
+
+class Tree(Exchange):
+    """Shard gradients are kept apart and added in one fixed binary tree: the same bits for any number of workers."""
+
+    def __init__(self, gang: Gang, shards: int) -> None:
+        super().__init__(gang)
+        self._shards = shards
+        self._of_rank = [
+            cover(shards, (taken := share(shards, rank, gang.num_ranks)).start, taken.stop)
+            for rank in range(gang.num_ranks)
+        ]
+
+    def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
+        for tensor in [*model.parameters(), *model.buffers()]:
+            self.gang.broadcast(tensor.detach())
+        self._buffers = buffers
+        self._flat = FlatGradients(model.parameters()).flat
+        self.gradients = [self._flat]
+        self._began = False
+        self._leaf = torch.zeros(0)
+        self._new_trees()
+        return model
+
+    def _new_trees(self) -> None:
+        self._trees = [TreeSum(self._shards, lambda left, right: left.add_(right)) for _ in range(2)]
+
+    def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
+        assert len(batch.shards) == 1, "merged shards have no order of addition"
+        self._flat.zero_()
+        self._leaf = self._buffers.leaf(batch)
+
+    def after_backward(self, batch: Batch) -> None:
+        shard = batch.shards[0][0]
+        for tree, leaf in zip(self._trees, (self._flat.clone(), self._leaf), strict=True):
+            tree.put((shard, shard + 1), leaf)
+        self._filled = batch.num_shards
+        self._began = True
+
+    def finish(self, ask: int) -> int:
+        # A worker without images cannot know how many shards have some; it hears it from the others.
+        head = torch.cat([_asks(ask, self.gang.device), torch.zeros(1, dtype=torch.float64, device=self.gang.device)])
+        if self._began and self.gang.rank == 0:
+            head[-1] = self._filled
+        self.gang.sum(head)
+        filled = int(head[-1])
+        for shard in share(self._shards, self.gang.rank, self.gang.num_ranks):
+            if shard >= filled:
+                for tree in self._trees:
+                    tree.put((shard, shard + 1), None)
+        gradient, buffers = self._trees
+        self._flat.copy_(self._sum(gradient, filled, len(self._flat), self._flat.dtype))
+        self._buffers.take(self._sum(buffers, filled, self._buffers.size, torch.float64))
+        self._began = False
+        return _largest(head[:-1])
+
+    def _sum(self, tree: TreeSum, filled: int, size: int, kind: torch.dtype) -> torch.Tensor:
+        if self.gang.num_ranks == 1:
+            total = tree.take()
+            assert total is not None
+            return total
+        own = self._of_rank[self.gang.rank]
+        slots = max(len(nodes) for nodes in self._of_rank)
+        total = torch.empty(size, dtype=kind, device=self.gang.device)
+        partial = dict(tree.partial)
+        tree.partial.clear()
+        for low in range(0, size, _PIECE):
+            piece = slice(low, min(low + _PIECE, size))
+            held = torch.zeros(slots, piece.stop - low, dtype=kind, device=self.gang.device)
+            for slot, node in enumerate(own):
+                if (value := partial.get(node)) is not None:
+                    held[slot] = value[piece]
+            self.bytes_sent += held.numel() * held.element_size() * (self.gang.num_ranks - 1)
+            for rank, rows in enumerate(self.gang.gather(held)):
+                for slot, node in enumerate(self._of_rank[rank]):
+                    tree.put(node, rows[slot] if _holds(node, filled) else None)
+            total[piece] = tree.take()  # type: ignore[assignment]
+        return total
+
+
+def _holds(node: Node, filled: int) -> bool:
+    return node[0] < filled

@@ -1,0 +1,182 @@
+"""ReplicatedRig: every worker holds the whole model; an Exchange makes their gradients one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shoal.base.errors import ShoalError
+from shoal.data.batches import Batch
+from shoal.step import nonfinite, norm, randomness
+from shoal.step.gang import Gang
+from shoal.step.inputs import Inputs
+from shoal.step.meters import tally
+from shoal.step.precision import Precision
+from shoal.step.task import Task
+from shoal.strategies import Applied, MakeOptimizer, Rig, RigSpec
+from shoal.strategies.replicated.average import Average
+from shoal.strategies.replicated.buffers import Buffers
+from shoal.strategies.replicated.exchange import Exchange
+
+_MOST_SKIPS = 20
+"""Steps skipped in a row after which training has plainly failed."""
+
+
+class ReplicatedRig(Rig):
+    """The step that single, ddp and deterministic training share."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        make_optimizer: MakeOptimizer,
+        task: Task,
+        precision: Precision,
+        gang: Gang,
+        spec: RigSpec,
+        exchange: Exchange,
+    ) -> None:
+        self._layout = torch.channels_last if spec.channels_last else torch.contiguous_format
+        self.model = model.to(device=gang.device, dtype=precision.dtype(), memory_format=self._layout)  # type: ignore[call-overload]
+        self._task, self._precision, self._gang, self._spec, self._exchange = task, precision, gang, spec, exchange
+        self._streams = None
+        if spec.norm == "sync":
+            norm.synchronise(self.model, gang)
+            self._streams = randomness.ShardStreams(self.model)
+        self._inputs = Inputs(spec.mean, spec.std, precision.dtype(), gang.device, self._layout)
+        self._buffers = Buffers(self.model, average=spec.norm == "shard")
+        self.optimizer = make_optimizer(self.model)
+        self._average = Average(self.model, spec.ema_half_life) if spec.ema_half_life else None
+        if spec.compile:
+            self.model.compile()
+        self._net = exchange.attach(self.model, self._buffers)
+        self._batches: list[Batch] = []
+        self._norms: list[tuple[int, torch.Tensor]] = []
+        self._skipped = 0
+        self._step = -1
+        self._train()
+
+    @property
+    def bytes_sent(self) -> int:  # type: ignore[override]
+        return self._exchange.bytes_sent
+
+    def _train(self) -> None:
+        self.model.train()
+        if self._spec.norm == "frozen":
+            norm.freeze(self.model)
+
+    def _loss(self, batch: Batch, net: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._streams is not None:
+            self._streams.start(batch, self._spec.seed)
+        else:
+            randomness.seed_for(batch, self._spec.seed)
+        with self._precision.context(self._gang.device):
+            return self._task.loss(net, self._inputs(batch.images), batch, self._spec.seed)
+
+    def forward_backward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+        batch = batch.to(self._gang.device)
+        self._batches.append(batch)
+        self._buffers.begin_shard()
+        with self._exchange.sharing(batch, last):
+            loss, logits = self._loss(batch, self._net)
+            self._exchange.after_forward(batch, last, self.ask)
+            (loss / batch.count_global).backward()
+        self._exchange.after_backward(batch)
+        return tally(loss, logits.detach(), batch.labels)
+
+    @torch.no_grad()
+    def apply(self, lr: float, images: int) -> Applied:
+        self._step = step = self._batches[0].step if self._batches else self._step + 1
+        asked = self._exchange.finish(self.ask)
+        flats = self._exchange.gradients
+        length = torch.stack([flat.norm() for flat in flats]).norm() if len(flats) > 1 else flats[0].norm()
+        self._norms.append((step, length))
+        stop = self._precision.nonfinite == "stop"
+        # A device reports late, so that it need not stand still; a CPU knows at once, and before the harm is done.
+        if self._gang.device.type == "cpu" or not stop:
+            finite = bool(torch.isfinite(length))
+            if not finite and not stop:
+                return self._skip(step, asked)
+            self.settle()
+        self._skipped = 0
+        if self._spec.clip_norm is not None:
+            scale = (self._spec.clip_norm / (length + 1e-6)).clamp(max=1.0)
+            for flat in flats:
+                flat.mul_(scale)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+        self.optimizer.step()
+        if self._average is not None:
+            self._average.follow(self.model, images)
+        self._batches.clear()
+        return Applied(True, asked)
+
+    def _skip(self, step: int, asked: int) -> Applied:
+        self._skipped += 1
+        self._norms.clear()
+        self._buffers.undo()
+        if self._skipped >= _MOST_SKIPS:
+            raise self._error(step, f" ({self._skipped} steps in a row were skipped)")
+        self._batches.clear()
+        return Applied(False, asked)
+
+    def settle(self) -> None:
+        norms, self._norms = self._norms, []
+        if norms:
+            finite = torch.isfinite(torch.stack([length for _, length in norms])).tolist()
+            if not all(finite):
+                raise self._error(norms[finite.index(False)][0], "")
+
+    def _error(self, step: int, more: str) -> ShoalError:
+        self._buffers.undo()
+        culprit = nonfinite.first(self.model, self._batches, lambda batch: self._loss(batch, self.model)[0])
+        return nonfinite.error(step, self._gang.rank, culprit and culprit + more)
+
+    @torch.inference_mode()
+    def evaluate(self, batch: Batch, *, averaged: bool = False) -> torch.Tensor:
+        batch = batch.to(self._gang.device)
+        model = self._average.model if averaged and self._average is not None else self.model
+        model.eval()
+        try:
+            with self._precision.context(self._gang.device):
+                return model(self._inputs(batch.images))
+        finally:
+            self._train()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if self._average is not None:
+            state["ema"] = self._average.model.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_fit(self.model, state["model"])
+        with torch.no_grad():
+            _copy(self.model, state["model"])
+            if self._average is not None:
+                # A run that had no average so far begins it from the weights.
+                _copy(self._average.model, state.get("ema", state["model"]))
+        if state.get("optimizer") is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _copy(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Into the tensors that are there: they may be views that others hold."""
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        tensor.detach().copy_(state[name])
+
+
+def check_fit(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """ShoalError that names tensors of `state` which are missing, left over or of another shape."""
+    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    theirs = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    wrong = [f"{name} is missing" for name in own if name not in theirs]
+    wrong += [f"{name} is not in the model" for name in theirs if name not in own]
+    wrong += [
+        f"{name} is {list(theirs[name])}, the model's {list(own[name])}"
+        for name in own
+        if name in theirs and own[name] != theirs[name]
+    ]
+    if wrong:
+        shown = "; ".join(wrong[:5]) + (f"; … {len(wrong)} in all" if len(wrong) > 5 else "")
+        raise ShoalError(f"these weights are of another model: {shown}")

@@ -1,0 +1,1 @@
+"""One run: when things happen, not what they compute."""

@@ -1,0 +1,156 @@
+"""Checkpoints: whole or absent, checked by their sums, free of the number of workers, readable without pickle."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save_file
+
+from shoal.base.errors import ShoalError, UsageError
+from shoal.base.files import folder_whole
+from shoal.base.run import Run
+from shoal.step.gang import Gang
+
+MODEL, EMA, STATE, MANIFEST = "model.safetensors", "ema.safetensors", "state.pt", "manifest.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and found sound."""
+
+    path: Path
+    manifest: dict[str, Any]
+    model: dict[str, torch.Tensor]
+    ema: dict[str, torch.Tensor] | None
+    state: dict[str, Any]
+    """optimizer, meters, progress; empty when only weights were asked for."""
+
+
+def save(path: Path, *, model: dict, ema: dict | None, state: dict[str, Any], manifest: dict[str, Any]) -> None:
+    """Writes a checkpoint folder aside, flushes it, gives it its name. ShoalError when the disk is full."""
+    try:
+        with folder_whole(path) as aside:
+            for name, weights in ((MODEL, model), (EMA, ema)):
+                if weights is not None:
+                    save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in weights.items()}, aside / name)
+            torch.save(state, aside / STATE)
+            files = {entry.name: {"bytes": entry.stat().st_size, "sha256": _flushed_sum(entry)} for entry in aside.iterdir()}
+            manifest = {"format": _FORMAT, **manifest, "files": files}
+            with open(aside / MANIFEST, "w") as file:
+                json.dump(manifest, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if full or isinstance(error, (OSError, RuntimeError)) or type(error).__name__ == "SafetensorError":
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+            raise ShoalError(
+                f"{path}: the checkpoint could not be written ({reason}); nothing half-written was left, "
+                "earlier checkpoints are untouched"
+            ) from error
+        raise
+
+
+def _flushed_sum(path: Path) -> str:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def prune(run: Run, keep_last: int, best_step: int | None) -> None:
+    """Removes all checkpoints but the newest ones and the best."""
+    for step in run.steps_saved()[:-keep_last]:
+        if step != best_step:
+            shutil.rmtree(run.checkpoint(step), ignore_errors=True)
+
+
+def fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint folder, or None when all its sums agree."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except FileNotFoundError:
+        return f"no {MANIFEST}"
+    except (OSError, ValueError):
+        return f"{MANIFEST} cannot be read"
+    if manifest.get("format") != _FORMAT:
+        return f"format {manifest.get('format')!r}, this Shoal reads {_FORMAT}"
+    for name, told in manifest["files"].items():
+        try:
+            size = (path / name).stat().st_size
+            if size != told["bytes"]:
+                return f"{name} has {size} of {told['bytes']} bytes"
+            if _flushed_sum(path / name) != told["sha256"]:
+                return f"the checksum of {name} is wrong"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return None
+
+
+def resolve(path: Path) -> Path:
+    """The checkpoint folder a person means: itself, or the best (else the newest) of a Run folder."""
+    if (path / MANIFEST).exists():
+        return path
+    run = Run(path)
+    best = run.read_best()
+    if best and run.checkpoint(int(best["step"])).is_dir():
+        return run.checkpoint(int(best["step"]))
+    if steps := run.steps_saved():
+        return run.checkpoint(steps[-1])
+    raise UsageError(f"{path}: {'neither a checkpoint nor a run with checkpoints' if path.exists() else 'no such folder'}")
+
+
+def newest_sound(run: Run, tell: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint whose sums agree; `tell` hears of each damaged one passed over."""
+    for step in reversed(run.steps_saved()):
+        path = run.checkpoint(step)
+        wrong = fault(path)
+        if wrong is None:
+            return path
+        tell(f"{path}: damaged ({wrong}); falling back to an earlier checkpoint")
+    return None
+
+
+def read(path: Path, *, weights_only: bool = False) -> Checkpoint:
+    """Reads one checkpoint. ShoalError when it is damaged."""
+    wrong = fault(path)
+    if wrong is not None:
+        raise ShoalError(f"{path}: damaged checkpoint: {wrong}")
+    names = (MODEL, EMA) if weights_only else (MODEL, EMA, STATE)
+    return _parse(path, {name: _bytes(path / name) for name in (*names, MANIFEST)})
+
+
+def share(path: Path | None, gang: Gang) -> Checkpoint | None:
+    """Rank 0's checkpoint at every rank, so that only rank 0's host needs the files. A collective."""
+    files = {}
+    for name in (MANIFEST, MODEL, EMA, STATE):
+        files[name] = gang.broadcast_bytes(_bytes(path / name) if path is not None and gang.rank == 0 else None)
+        if name == MANIFEST and not files[name]:
+            return None
+    return _parse(path or Path("of rank 0"), files)
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _parse(path: Path, files: dict[str, bytes]) -> Checkpoint:
+    state = files.get(STATE)
+    return Checkpoint(
+        path,
+        json.loads(files[MANIFEST]),
+        load_safetensors(files[MODEL]),
+        load_safetensors(files[EMA]) if files[EMA] else None,
+        torch.load(io.BytesIO(state), weights_only=True, map_location="cpu") if state else {},
+    )

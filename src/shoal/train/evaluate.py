@@ -1,0 +1,50 @@
+"""Validation: the same figure from any number of workers, and from the saved file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from shoal.data.augment import Augment
+from shoal.data.batches import Batch, eval_chunks
+from shoal.data.order import chunk_bounds
+from shoal.data.source import Pixels
+from shoal.step.gang import Gang
+from shoal.step.meters import tally
+
+
+@dataclass(frozen=True)
+class Score:
+    """A validation result: exact counts, and the mean loss over `count` images."""
+
+    loss: float
+    correct1: int
+    correct5: int
+    count: int
+
+    @property
+    def top1(self) -> float:
+        return self.correct1 / max(self.count, 1)
+
+    @property
+    def top5(self) -> float:
+        return self.correct5 / max(self.count, 1)
+
+
+def evaluate(
+    logits_of: Callable[[Batch], torch.Tensor], data: Pixels, augment: Augment, eval_batch: int, gang: Gang
+) -> Score:
+    """Every worker takes whole chunks; counts and float64 loss sums are added in the order of chunks. A collective."""
+    chunks = len(chunk_bounds(len(data.labels), eval_batch))
+    slots = torch.zeros(chunks, 4, dtype=torch.float64, device=gang.device)
+    for chunk, batch in eval_chunks(data, augment, eval_batch, replica=gang.rank, num_replicas=gang.num_ranks):
+        labels = batch.labels.to(gang.device)
+        logits = logits_of(batch)
+        loss = cross_entropy(logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none", ignore_index=-1)
+        slots[chunk] = tally(loss.double().sum(), logits, labels)
+    gang.sum(slots)
+    loss, correct1, correct5, count = slots.cpu().sum(0).tolist()
+    return Score(loss / max(count, 1), round(correct1), round(correct5), round(count))

@@ -1,0 +1,82 @@
+"""What this machine lets a worker choose without asking, and why: device, threads. Recorded, so that a run can be told."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from shoal.base.world import World
+from shoal.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The choices of one worker, with their reasons."""
+
+    device: torch.device
+    threads: int
+    why: tuple[str, ...]
+
+    @staticmethod
+    def choose(strategy: Strategy, world: World | None) -> Machine:
+        """Device by rank on the node; threads so that the workers of a host share its cores."""
+        here = world.ranks_per_node if world else 1
+        cores = cores_here()
+        if strategy.threads is not None:
+            threads, reason = strategy.threads, "strategy.threads"
+        elif strategy.deterministic:
+            threads, reason = 1, "deterministic: the same for any number of workers"
+        else:
+            threads, reason = max(1, cores // here), f"{cores} cores, {here} worker{'s' if here > 1 else ''} here"
+        why = [f"threads per worker: {threads} ({reason})"]
+        if torch.cuda.is_available():
+            number = (world.rank_of_node if world else 0) % torch.cuda.device_count()
+            device = torch.device("cuda", number)
+            why.append(f"device: {torch.cuda.get_device_name(number)} (one per worker, by rank on the host)")
+        else:
+            device = torch.device("cpu")
+            why.append("device: cpu (no CUDA device is visible)")
+        return Machine(device, threads, tuple(why))
+
+    def use(self, *, deterministic: bool) -> None:
+        """Makes the choices hold for this process."""
+        torch.set_num_threads(self.threads)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.backends.cudnn.benchmark = False
+
+    def describe(self) -> dict[str, Any]:
+        """For environment.json: versions and hardware, no variables of the environment."""
+        import numpy
+
+        return {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "system": f"{platform.system()} {platform.machine()}",
+            "cpu": cpu_name(),
+            "cores": cores_here(),
+            "host": platform.node(),
+            "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+            "threads": self.threads,
+        }
+
+
+def cores_here() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"

@@ -1,0 +1,114 @@
+"""From a recipe to something that can train or validate: opened data, a model, a rig, a clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from shoal import __version__, models
+from shoal.base.duration import Span
+from shoal.base.errors import UsageError
+from shoal.data.batches import Cut
+from shoal.data.source import Pixels
+from shoal.recipe.load import plain
+from shoal.recipe.recipe import Recipe
+from shoal.step.gang import Gang
+from shoal.strategies import Rig, RigSpec
+from shoal.train.clock import Clock
+
+
+@dataclass(frozen=True)
+class Data:
+    """Both splits of a recipe's source, checked against its augmentation and model."""
+
+    train: Pixels
+    val: Pixels
+    classes: int
+    """Outputs of the model."""
+
+
+def open_data(recipe: Recipe) -> Data:
+    """Opens both splits. UsageError when labels or crops do not fit."""
+    source: Any = recipe.data
+    train, val = source.open("train"), source.open("val")
+    classes = recipe.model.classes or len(train.classes)
+    for split, images in (("train", train), ("val", val)):
+        if not len(images.labels):
+            raise UsageError(f"data: {source.name} has no {split} images")
+        for wrong in (int(images.labels.max()), int(images.labels.min())):
+            if not -1 <= wrong < classes:
+                at = int((images.labels == wrong).argmax())
+                raise UsageError(
+                    f"data: {source.name}, {split} image {at} has label {wrong}, but the model has {classes} outputs "
+                    f"(labels 0 to {classes - 1}); leave out model.classes or raise it"
+                )
+        misfit = source.augment.fault(*images.shape[1:])
+        if misfit is not None:
+            raise UsageError(f"data.augment: {misfit}")
+    return Data(train, val, classes)
+
+
+def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
+    """How this recipe's batches are cut for this gang."""
+    batch, shards = recipe.batch_for(gang.num_ranks), recipe.shards_for(gang.num_ranks)
+    strategy: Any = recipe.strategy
+    strategy.check(gang.num_ranks, 0, shards)
+    if shards > batch:
+        raise UsageError(f"shards: {shards} shards cannot be cut from a batch of {batch} images")
+    if recipe.norm == "sync" and strategy.deterministic:
+        raise UsageError("norm: sync adds statistics in no fixed order; strategy.deterministic needs norm=shard or frozen")
+    if recipe.drop_last:
+        if images < batch:
+            raise UsageError(f"drop_last: a batch of {batch} is more than the {images} training images")
+        images -= images % batch
+    layout = strategy.layout(gang.num_ranks)
+    return Cut(
+        Span(images, batch),
+        shards,
+        recipe.seed,
+        replica=layout.replica_of_rank[gang.rank],
+        num_replicas=layout.num_replicas,
+        merged=recipe.norm == "sync",
+    )
+
+
+def make_model(recipe: Recipe, classes: int, channels: int, *, pretrained: bool) -> models.Created:
+    """The recipe's model; without its pretrained weights where others are about to be loaded."""
+    options = recipe.model if pretrained else msgspec.structs.replace(recipe.model, pretrained=False)
+    return models.create(options, classes=classes, channels=channels, seed=recipe.seed)
+
+
+def make_rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: Cut, gang: Gang) -> Rig:
+    optim: Any = recipe.optim
+    strategy: Any = recipe.strategy
+    spec = RigSpec(
+        seed=recipe.seed,
+        shards=cut.shards,
+        norm=recipe.norm,
+        clip_norm=optim.clip_norm,
+        ema_half_life=float(recipe.ema.half_life.images(clock.span)) if recipe.ema else None,
+        mean=data.train.mean,
+        std=data.train.std,
+        channels_last=recipe.model.channels_last,
+        compile=recipe.model.compile,
+    )
+    return strategy.rig(model, optim.make, recipe.task, recipe.precision, gang, spec)
+
+
+def manifest(recipe: Recipe, name: str, data: Data, threads: int) -> dict[str, Any]:
+    """What a checkpoint says of itself, so that it can be used without its Run."""
+    return {
+        "shoal": __version__,
+        "torch": torch.__version__,
+        "name": name,
+        "recipe": plain(recipe),
+        "classes": list(data.train.classes),
+        "outputs": data.classes,
+        "shape": list(data.train.shape),
+        "mean": list(data.train.mean),
+        "std": list(data.train.std),
+        "threads": threads,
+    }

@@ -1,0 +1,281 @@
+"""Trainer: one run, as time sees it. It decides when; the rig decides what.
+
+    for step in clock:
+        for batch in this worker's shards:      forward + backward          (rig.forward_backward)
+        exchange, clip, step                                                (rig.apply)
+        when due:  log -> end of epoch -> validate -> save                  (one list of acts, each with its Duration)
+    at the end:    validate, save; asked by a signal: save the same step on all workers
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from shoal.base.duration import Duration
+from shoal.base.errors import UsageError
+from shoal.base.run import Run
+from shoal.data.batches import Batches, Cut
+from shoal.data.source import Pixels
+from shoal.recipe.recipe import Recipe
+from shoal.report.sinks import Sink
+from shoal.step.gang import Gang
+from shoal.step.meters import Meters, Metrics
+from shoal.strategies import Rig
+from shoal.train import checkpoint
+from shoal.train.clock import Clock
+from shoal.train.evaluate import Score, evaluate
+from shoal.train.signals import StopSignals
+
+
+class Trainer:
+    """Trains `recipe` with `rig` from where `clock` stands. Every rank has one; only rank 0's sink and run are used."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        rig: Rig,
+        gang: Gang,
+        clock: Clock,
+        cut: Cut,
+        train: Pixels,
+        val: Pixels,
+        run: Run,
+        sink: Sink,
+        manifest: dict[str, Any],
+    ) -> None:
+        self.recipe, self.rig, self.gang, self.clock = recipe, rig, gang, clock
+        self._cut, self._val, self._run, self._sink, self._manifest = cut, val, run, sink, manifest
+        data = recipe.data
+        self._batches = Batches(train, data.augment, cut, thread=data.threads > 0, pin=gang.device.type == "cuda")  # type: ignore[attr-defined]
+        self.meters = Meters(cut.shards, gang)
+        self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
+        self.best_top1, self.best_step = -1.0, -1
+        self.score: Score | None = None
+        self._scored_step = self._saved_step = -1
+        self._epoch_began = self._logged_s = self._logged_waited = 0.0
+        self._logged_images = 0
+        self.first_step_at: float | None = None
+        self._began_step, self._trained_before = 0, 0.0
+        clock.every(recipe.log_every, self.log)
+        clock.every(Duration.parse("1ep"), self.end_epoch)
+        clock.every(recipe.eval_every, self.validate)
+        clock.every(recipe.save_every, self.save)
+
+    def fit(self, signals: StopSignals) -> int:
+        """Trains to the end, or until a signal asks any worker to stop. Returns the ask that ended it, or 0."""
+        clock, rig = self.clock, self.rig
+        self._began_step, self._trained_before = clock.step, clock.trained_s
+        self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
+        steps = self._batches.steps(clock.step, clock.steps)
+        try:
+            for step in clock:
+                batches = next(steps)
+                rig.ask = signals.ask
+                for batch in batches:
+                    sums = rig.forward_backward(batch, last=batch is batches[-1])
+                    self.meters.add(batch, sums)
+                _, asked = rig.apply(self.lr(), self._cut.count(step))
+                for act in clock.tick():
+                    act()
+                if self.first_step_at is None:
+                    self.first_step_at = time.time()
+                if asked:
+                    clock.stop("signal")
+        finally:
+            steps.close()
+        if not asked:
+            self.validate()
+        self.save()
+        return asked
+
+    def lr(self) -> float:
+        """Learning rate of the next step."""
+        clock = self.clock
+        return self._peak * self.recipe.schedule.factor(clock.images, clock.total_images, clock.span)  # type: ignore[attr-defined]
+
+    def log(self) -> None:
+        """Means since the last log."""
+        self.rig.settle()
+        metrics = self.meters.read_interval()
+        clock = self.clock
+        seconds = max(clock.trained_s - self._logged_s, 1e-9)
+        waited = self._batches.waited_s - self._logged_waited
+        self._tell(
+            "train",
+            batch=clock.step_of_epoch,
+            **_figures(metrics),
+            lr=self.lr_before(),
+            images_per_s=(clock.images - self._logged_images) / seconds,
+            wait_share=min(waited / seconds, 1.0),
+            trained_s=clock.trained_s,
+        )
+        self._logged_s, self._logged_images = clock.trained_s, clock.images
+        self._logged_waited = self._batches.waited_s
+
+    def lr_before(self) -> float:
+        """Learning rate of the step just done."""
+        clock = self.clock
+        images = clock.span.images_before(clock.step - 1)
+        return self._peak * self.recipe.schedule.factor(images, clock.total_images, clock.span)  # type: ignore[attr-defined]
+
+    def end_epoch(self) -> None:
+        metrics = self.meters.read_epoch()
+        seconds, self._epoch_began = self.clock.trained_s - self._epoch_began, self.clock.trained_s
+        self._tell("epoch", **_figures(metrics), seconds=seconds)
+
+    def validate(self) -> None:
+        """Top-1, top-5 and loss of the model that would be saved now."""
+        if self._scored_step == self.clock.step:
+            return
+        began = time.perf_counter()
+        averaged = self.recipe.ema is not None
+        with self.clock.paused():
+            self.rig.settle()
+            score = evaluate(
+                lambda batch: self.rig.evaluate(batch, averaged=averaged),
+                self._val,
+                self.recipe.data.augment,  # type: ignore[attr-defined]
+                self.recipe.data.eval_batch,  # type: ignore[attr-defined]
+                self.gang,
+            )
+        self.score, self._scored_step = score, self.clock.step
+        if score.top1 > self.best_top1:
+            self.best_top1, self.best_step = score.top1, self.clock.step
+        self._tell(
+            "val",
+            loss=score.loss,
+            top1=score.top1,
+            top5=score.top5,
+            count=score.count,
+            correct1=score.correct1,
+            correct5=score.correct5,
+            averaged=averaged,
+            seconds=time.perf_counter() - began,
+        )
+        if self.best_step == self.clock.step:
+            self.save()
+        desired = self.recipe.desired_accuracy
+        if desired is not None and score.top1 >= desired:
+            self.clock.stop("desired_accuracy")
+
+    def save(self) -> None:
+        """Writes the state after the step just done, once."""
+        clock = self.clock
+        if self._saved_step == clock.step or clock.step == 0:
+            return
+        began = time.perf_counter()
+        with clock.paused():
+            self.rig.settle()
+            weights = self.rig.state_dict()
+            meters = self.meters.state()
+            self._saved_step = clock.step
+            if self.gang.rank == 0:
+                self._write(weights, meters)
+                self._tell(
+                    "save",
+                    path=str(self._run.checkpoint(clock.step)),
+                    seconds=time.perf_counter() - began,
+                    best=self.best_step == clock.step,
+                )
+
+    def _write(self, weights: dict[str, Any], meters: torch.Tensor) -> None:
+        clock, score = self.clock, self.score
+        progress = {
+            "step": clock.step,
+            "batch": clock.span.batch,
+            "images_per_epoch": clock.span.images_per_epoch,
+            "best_top1": self.best_top1,
+            "best_step": self.best_step,
+            "scored_step": self._scored_step,
+            "score": [score.loss, score.correct1, score.correct5, score.count] if score else None,
+            "trained_s": clock.trained_s,
+            "paused_s": clock.paused_s,
+            "epoch_began_s": self._epoch_began,
+        }
+        figures = {"loss": score.loss, "top1": score.top1, "top5": score.top5, "count": score.count} if score else {}
+        checkpoint.save(
+            self._run.checkpoint(clock.step),
+            model=weights["model"],
+            ema=weights.get("ema"),
+            state={"optimizer": weights["optimizer"], "meters": meters, "progress": progress},
+            manifest={
+                "step": clock.step,
+                "images": clock.images,
+                "epoch": clock.images / clock.span.images_per_epoch,
+                "validation": figures if self._scored_step == clock.step else {},
+                **self._manifest,
+            },
+        )
+        if self.best_step == clock.step:
+            self._run.write_best(self.best_step, self.best_top1)
+        checkpoint.prune(self._run, self.recipe.keep_last, self.best_step)
+
+    def load(self, saved: checkpoint.Checkpoint) -> None:
+        """Goes on from a checkpoint: the next step is the one that would have come."""
+        progress = saved.state["progress"]
+        self._check_position(saved, progress)
+        self.rig.load_state_dict(
+            {"model": saved.model, "optimizer": saved.state["optimizer"]} | ({"ema": saved.ema} if saved.ema else {})
+        )
+        self.meters.load(saved.state["meters"])
+        clock = self.clock
+        clock.step, clock.trained_s, clock.paused_s = progress["step"], progress["trained_s"], progress["paused_s"]
+        self.best_top1, self.best_step = progress["best_top1"], progress["best_step"]
+        self._epoch_began = progress["epoch_began_s"]
+        self._saved_step, self._scored_step = progress["step"], progress["scored_step"]
+        self.score = Score(*progress["score"]) if progress["score"] else None
+        desired = self.recipe.desired_accuracy
+        if desired is not None and self.score is not None and self.score.top1 >= desired:
+            clock.stop("desired_accuracy")
+
+    def _check_position(self, saved: checkpoint.Checkpoint, progress: dict[str, Any]) -> None:
+        """A position counts steps; it means the same images only with the same batch over the same set."""
+        span = self.clock.span
+        then = (progress["batch"], progress["images_per_epoch"])
+        if then == (span.batch, span.images_per_epoch):
+            return
+        if progress["step"] * then[0] % then[1] and progress["step"] % -(-then[1] // then[0]):
+            raise UsageError(
+                f"{saved.path}: saved inside an epoch of {then[1]} images in batches of {then[0]}, now "
+                f"{span.images_per_epoch} in batches of {span.batch}; resume with the old ones, or from an epoch's end"
+            )
+        epochs = progress["step"] // -(-then[1] // then[0])
+        progress["step"] = epochs * span.steps_per_epoch
+
+    def end_event(self, program_began: float) -> None:
+        """Tells how it ended; program_began: unix time at which the process started."""
+        clock, score = self.clock, self.score
+        images = clock.images - clock.span.images_before(self._began_step)
+        here = max(clock.trained_s - self._trained_before, 1e-9)
+        self._tell(
+            "end",
+            reason=clock.stopped or "length",
+            trained_s=clock.trained_s,
+            paused_s=clock.paused_s,
+            program_s=time.time() - program_began,
+            first_step_s=self.first_step_at - program_began if self.first_step_at else None,
+            images_per_s=images / here,
+            wait_share=min(self._batches.waited_s / here, 1.0),
+            top1=score.top1 if score else None,
+            top5=score.top5 if score else None,
+            loss=score.loss if score else None,
+            best_top1=self.best_top1 if self.best_step >= 0 else None,
+            best_step=self.best_step if self.best_step >= 0 else None,
+            bytes_sent=self.rig.bytes_sent,
+        )
+
+    def _tell(self, event: str, **figures: Any) -> None:
+        if self.gang.rank == 0:
+            clock = self.clock
+            self._sink.write(
+                {"event": event, "step": clock.step, "epoch": clock.epoch, "images": clock.images, **figures}
+            )
+
+
+def _figures(metrics: Metrics) -> dict[str, float]:
+    return {"loss": metrics.loss, "top1": metrics.top1, "top5": metrics.top5}
+
+

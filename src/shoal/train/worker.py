@@ -1,0 +1,168 @@
+"""Worker: one process of a training, from its World to its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from shoal.base.errors import DONE, FAILED, INTERRUPTED, ShoalError
+from shoal.base.files import write_whole
+from shoal.base.run import Run
+from shoal.base.world import World
+from shoal.launch.report import report_error
+from shoal.recipe.load import Loaded
+from shoal.report.sinks import Sink, Sinks
+from shoal.report.sinks.console import Plain, console_sink
+from shoal.report.sinks.jsonl import Jsonl
+from shoal.report.sinks.tensorboard import TensorBoard
+from shoal.step.gang import Gang, join
+from shoal.step.nonfinite import NonFiniteError
+from shoal.train import checkpoint
+from shoal.train.clock import Clock
+from shoal.train.machine import Machine
+from shoal.train.setup import cut_of, make_model, make_rig, manifest, open_data
+from shoal.train.signals import EXIT_OF_ASK, StopSignals
+from shoal.train.trainer import Trainer
+
+
+def work(loaded: Loaded, run: Run, world: World | None, *, resume: str, began: float) -> int:
+    """Trains as one worker of `world` (None: the only one). Returns the process's exit code; errors are raised.
+
+    resume: `auto` (the run's newest sound checkpoint, if any), `never`, or a checkpoint's path.
+    began: unix time at which the command was started, for the time to the first step.
+    """
+    recipe = loaded.recipe
+    machine = Machine.choose(recipe.strategy, world)  # type: ignore[arg-type]
+    machine.use(deterministic=recipe.strategy.deterministic)  # type: ignore[attr-defined]
+    data = open_data(recipe)
+    listen = os.environ.get("SHOAL_LISTEN_FD")
+    gang = join(world, machine.device, listen_fd=int(listen) if listen else None)
+    try:
+        cut = cut_of(recipe, len(data.train.labels), gang)
+        clock = Clock(cut.span, recipe.length)
+        notes = [*loaded.notes]
+        saved = _saved(run, resume, gang, notes.append)
+        created = make_model(recipe, data.classes, data.train.shape[0], pretrained=saved is None)
+        rig = make_rig(recipe, created.module, data, clock, cut, gang)
+        with _sinks(run, world, gang, saved) as sink:
+            trainer = Trainer(
+                recipe, rig, gang, clock, cut, data.train, data.val, run, sink,
+                manifest(recipe, loaded.name, data, machine.threads),
+            )  # fmt: skip
+            if saved is not None:
+                trainer.load(saved)
+            if gang.rank == 0:
+                write_whole(run.environment, json.dumps(machine.describe(), indent=1))
+                for text in [*notes, *created.notes]:
+                    sink.write({"event": "note", "step": clock.step, "level": "warning", "text": text})
+                sink.write(_start(loaded, trainer, rig.model, machine, saved))
+            with StopSignals() as signals:
+                asked = trainer.fit(signals)
+            trainer.end_event(began)
+            rig.close()
+            gang.barrier()
+        return EXIT_OF_ASK.get(asked, DONE)
+    finally:
+        gang.close()
+
+
+def _saved(run: Run, resume: str, gang: Gang, tell: Callable[[str], None]) -> checkpoint.Checkpoint | None:
+    path = None
+    if gang.rank == 0 and resume != "never":
+        path = checkpoint.newest_sound(run, tell) if resume == "auto" else checkpoint.resolve(Path(resume))
+        if path is None and run.steps_saved():
+            raise ShoalError(f"{run.checkpoints}: every checkpoint is damaged; start anew in another --run folder")
+        if path is not None and resume != "auto" and (wrong := checkpoint.fault(path)):
+            raise ShoalError(f"{path}: damaged checkpoint: {wrong}")
+    return checkpoint.share(path, gang)
+
+
+def _sinks(run: Run, world: World | None, gang: Gang, saved: checkpoint.Checkpoint | None) -> Sink:
+    """Where rank 0's events go; the others have none. A worker without an agent keeps its own log."""
+    if gang.rank != 0:
+        return Sinks([])
+    step = saved.manifest["step"] if saved is not None else None
+    sinks: list[Sink] = [console_sink(os.environ)]
+    if world is None or world.launcher != "shoal":
+        run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)
+        sinks.append(Plain(open(run.log("worker", 0), "a", encoding="utf-8")))  # noqa: SIM115  (closed with the process)
+    return Sinks([*sinks, Jsonl(run, resume_step=step), TensorBoard(run, resume_step=step)])
+
+
+def _start(
+    loaded: Loaded, trainer: Trainer, model: torch.nn.Module, machine: Machine, saved: checkpoint.Checkpoint | None
+) -> dict:
+    recipe, clock, workers = loaded.recipe, trainer.clock, trainer.gang.num_ranks
+    why = [*machine.why]
+    if recipe.shards == "auto":
+        why.append(f"shards: {recipe.shards_for(workers)} (auto; another number of workers would train another model)")
+    if recipe.batch is None:
+        why.append(f"batch: {clock.span.batch} (batch_per_worker {recipe.batch_per_worker} x {workers} workers)")
+    return {
+        "event": "start",
+        "step": clock.step,
+        "images": clock.images,
+        "recipe": loaded.name,
+        "model": recipe.model.name,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "num_ranks": workers,
+        "batch": clock.span.batch,
+        "shards": recipe.shards_for(workers),
+        "steps_per_epoch": clock.span.steps_per_epoch,
+        "steps": clock.steps,
+        "images_per_epoch": clock.span.images_per_epoch,
+        "epochs": clock.total_images / clock.span.images_per_epoch,
+        "strategy": recipe.strategy.name,
+        "why": why,
+        "resumed_from": clock.step if saved is not None else None,
+        "time": time.time(),
+    }
+
+
+def main(begin: Callable[[], int]) -> int:
+    """Runs `begin` as a worker process: dies with its agent, tells it what went wrong, returns the exit code."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell hands SIGINT down as ignored
+    try:
+        return begin()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ShoalError as error:
+        report_error(str(error), collateral=isinstance(error, NonFiniteError) and error.elsewhere, exit_code=error.exit_code)
+        print(f"ERROR: {error}", file=sys.stderr)
+        return error.exit_code
+    except Exception as error:
+        told = traceback.format_exc()
+        line = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        report_error(line, traceback=told, collateral=_peer_vanished(error), exit_code=FAILED)
+        print(told, file=sys.stderr)
+        return FAILED
+
+
+def _peer_vanished(error: Exception) -> bool:
+    """Whether a collective failed because its other end went away: a consequence, not a cause."""
+    if isinstance(error, dist.DistError):
+        return True
+    words = ("gloo", "Connection closed by peer", "Connection reset", "Broken pipe", "NCCL", "recvValue failed")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+
+
+def _die_with_parent() -> None:
+    """Linux ends this process when its agent ends, even by SIGKILL."""
+    parent = os.environ.get("SHOAL_PARENT_PID")
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(parent):  # it ended before we asked
+        os.kill(os.getpid(), signal.SIGKILL)
