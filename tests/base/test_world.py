@@ -42,14 +42,7 @@ PADDLE = {
     "PADDLE_TRAINER_ENDPOINTS": "a:6170,b:6170,b:6171",
     "PADDLE_CURRENT_ENDPOINT": "b:6171",
 }
-MXNET = {
-    "DMLC_ROLE": "worker",
-    "DMLC_WORKER_ID": "1",
-    "DMLC_NUM_WORKER": "2",
-    "DMLC_PS_ROOT_URI": "host0",
-    "DMLC_PS_ROOT_PORT": "9091",
-}
-ALL = {"torchrun": TORCHRUN, "mpi": OPEN_MPI, "slurm": SLURM, "paddle": PADDLE, "mxnet": MXNET}
+ALL = {"torchrun": TORCHRUN, "mpi": OPEN_MPI, "slurm": SLURM, "paddle": PADDLE}
 
 
 def read(env: dict[str, str]) -> World:
@@ -93,15 +86,6 @@ def test_paddle() -> None:
     assert read(PADDLE) == World(2, 3, 1, 2, "a:6170", "paddle")
 
 
-def test_mxnet() -> None:
-    assert read(MXNET) == World(1, 2, 0, 1, "host0:9091", "mxnet")
-
-
-@pytest.mark.parametrize("role", ["server", "scheduler"])
-def test_mxnet_servers_are_no_workers(role: str) -> None:
-    assert World.from_env({**MXNET, "DMLC_ROLE": role}) is None
-
-
 @pytest.mark.parametrize("made", ALL, ids=str)
 def test_ranks_of_one_job_meet_at_one_place(made: str) -> None:
     names = {
@@ -109,7 +93,6 @@ def test_ranks_of_one_job_meet_at_one_place(made: str) -> None:
         "mpi": "OMPI_COMM_WORLD_RANK",
         "slurm": "SLURM_PROCID",
         "paddle": "PADDLE_TRAINER_ID",
-        "mxnet": "DMLC_WORKER_ID",
     }
     assert read({**ALL[made], names[made]: "0"}).rendezvous == read(ALL[made]).rendezvous
 
@@ -150,7 +133,6 @@ def test_own_words_win_over_those_they_are_nested_in() -> None:
         ("torchrun", {"RANK": "-1"}),
         ("mpi", {"OMPI_COMM_WORLD_RANK": "2"}),
         ("slurm", {"SLURM_PROCID": "4"}),
-        ("mxnet", {"DMLC_WORKER_ID": "2"}),
         ("paddle", {"PADDLE_TRAINERS_NUM": "2"}),
     ],
 )
@@ -159,12 +141,16 @@ def test_rank_beyond_the_number_of_ranks(made: str, wrong: dict[str, str]) -> No
         World.from_env({**ALL[made], **wrong})
 
 
+def test_paddle_rank_beyond_its_endpoints() -> None:
+    with pytest.raises(UsageError, match="paddle: rank 3 of 3 ranks cannot be"):
+        World.from_env({**PADDLE, "PADDLE_TRAINER_ID": "3"})
+
+
 @pytest.mark.parametrize(
     ("env", "name"),
     [
         ({**TORCHRUN, "RANK": "zero"}, "RANK"),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": ""}, "OMPI_COMM_WORLD_RANK"),
-        ({key: value for key, value in MXNET.items() if key != "DMLC_NUM_WORKER"}, "DMLC_NUM_WORKER"),
         ({"SHOAL_RANK": "0"}, "SHOAL_NUM_RANKS"),
     ],
 )

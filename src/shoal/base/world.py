@@ -21,7 +21,7 @@ class World:
     rendezvous: str
     """host:port of rank 0's store."""
     launcher: str
-    """What made this world: shoal, torchrun, mpi, slurm, paddle, mxnet."""
+    """What made this world: shoal, torchrun, mpi, slurm, paddle."""
     role: str = "worker"
     node: int = 0
     num_nodes: int = 1
@@ -174,9 +174,11 @@ def _paddle(env: Mapping[str, str]) -> World | None:
     if not {"PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ENDPOINTS"} <= env.keys():
         return None
     endpoints = env["PADDLE_TRAINER_ENDPOINTS"].split(",")
-    own = env.get("PADDLE_CURRENT_ENDPOINT", endpoints[_number(env, "PADDLE_TRAINER_ID")]).rpartition(":")[0]
-    here = [rank for rank, endpoint in enumerate(endpoints) if endpoint.rpartition(":")[0] == own]
     rank = _number(env, "PADDLE_TRAINER_ID")
+    if not 0 <= rank < len(endpoints):
+        raise UsageError(f"paddle: rank {rank} of {len(endpoints)} ranks cannot be")
+    own = env.get("PADDLE_CURRENT_ENDPOINT", endpoints[rank]).rpartition(":")[0]
+    here = [other for other, endpoint in enumerate(endpoints) if endpoint.rpartition(":")[0] == own]
     return World(
         rank=rank,
         num_ranks=_number(env, "PADDLE_TRAINERS_NUM"),
@@ -187,19 +189,6 @@ def _paddle(env: Mapping[str, str]) -> World | None:
     )
 
 
-def _mxnet(env: Mapping[str, str]) -> World | None:
-    if env.get("DMLC_ROLE") != "worker" or "DMLC_WORKER_ID" not in env:
-        return None
-    return World(
-        rank=_number(env, "DMLC_WORKER_ID"),
-        num_ranks=_number(env, "DMLC_NUM_WORKER"),
-        rank_of_node=0,
-        ranks_per_node=1,
-        rendezvous=f"{env.get('DMLC_PS_ROOT_URI', '127.0.0.1')}:{_number(env, 'DMLC_PS_ROOT_PORT')}",
-        launcher="mxnet",
-    )
-
-
 READERS: tuple[Callable[[Mapping[str, str]], World | None], ...] = (
     _shoal,
     _torchrun,
@@ -207,6 +196,5 @@ READERS: tuple[Callable[[Mapping[str, str]], World | None], ...] = (
     _mpich,
     _slurm,
     _paddle,
-    _mxnet,
 )
 """Asked in this order; Shoal's own words win over those it may be nested in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -61,11 +61,13 @@ def command(
     run = Run(folder) if folder else Run.named_after(loaded.name)
     world = World.from_env(os.environ)
     if world is not None and (workers is not None or launcher is not None):
-        raise UsageError(f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n and --launcher")
+        raise UsageError(
+            f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n and --launcher"
+        )
     count = world.num_ranks if world else workers or _gpus() or 1
     _check(loaded, count)
     if world is not None:
-        return _join(loaded, run, world, resume, allow)
+        _join(loaded, run, world, resume, allow)
     job, plan, starter = _plan(loaded, run, count, resume, launcher, ports)
     if dry_run:
         click.echo(plan.text(), nl=False)
@@ -81,7 +83,7 @@ def command(
             code = outcome.exit_code
             for line in outcome.lines:
                 print(line, file=sys.stderr)
-        return _finish(loaded, run, code)
+        return _finish(run, code)
     finally:
         lock.close()
 
@@ -91,7 +93,9 @@ def _check(loaded: Loaded, count: int) -> None:
     strategy.check(count, 0, loaded.recipe.shards_for(count))
 
 
-def _plan(loaded: Loaded, run: Run, count: int, resume: str, launcher: str | None, ports: str | None) -> tuple[Job, Any, Any]:
+def _plan(
+    loaded: Loaded, run: Run, count: int, resume: str, launcher: str | None, ports: str | None
+) -> tuple[Job, Any, Any]:
     from shoal.cli import BEGAN
     from shoal.launch.job import Job, Role
     from shoal.recipe.check import Fault, part
@@ -129,7 +133,9 @@ def _prepare(loaded: Loaded, run: Run, resume: str, allow: tuple[str, ...]) -> N
     from shoal.recipe.load import dump
 
     if resume == "never" and run.steps_saved():
-        raise UsageError(f"--resume never: {run.folder} holds checkpoints that would be lost; choose another --run folder")
+        raise UsageError(
+            f"--resume never: {run.folder} holds checkpoints that would be lost; choose another --run folder"
+        )
     if resume not in ("auto", "never") and not Path(resume).exists():
         raise UsageError(f"--resume {resume}: no such folder")
     before = run.recipe if run.began and run.steps_saved() else None
@@ -138,12 +144,18 @@ def _prepare(loaded: Loaded, run: Run, resume: str, allow: tuple[str, ...]) -> N
     if before is not None:
         _compare(before, loaded, allow)
     run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(run.recipe, f"# {loaded.name}, resolved: every key with its value. Train it again with: shoal train THIS_FILE\n{dump(loaded.recipe)}")
+    write_whole(
+        run.recipe,
+        f"# {loaded.name}, resolved: every key with its value. Train it again with: shoal train THIS_FILE\n{dump(loaded.recipe)}",
+    )
 
 
 def _recipe_beside(path: Path) -> Path | None:
     """The recipe of the run that a checkpoint (or run) folder belongs to."""
-    return next((place / "recipe.yaml" for place in (path, *path.absolute().parents[:2]) if (place / "recipe.yaml").exists()), None)
+    return next(
+        (place / "recipe.yaml" for place in (path, *path.absolute().parents[:2]) if (place / "recipe.yaml").exists()),
+        None,
+    )
 
 
 def _compare(before: Path, loaded: Loaded, allow: tuple[str, ...]) -> None:
@@ -170,10 +182,10 @@ def _alone(loaded: Loaded, run: Run, resume: str) -> int:
     return main(lambda: work(loaded, run, None, resume=resume, began=BEGAN))
 
 
-def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, ...]) -> int:
+def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, ...]) -> NoReturn:
     """A worker of someone else's world. Rank 0 owns the run folder."""
     from shoal.cli import BEGAN
-    from shoal.train.worker import main, work
+    from shoal.train.worker import leave, main, work
 
     lock = run.claim() if world.rank == 0 else None
     try:
@@ -181,13 +193,13 @@ def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, .
             _prepare(loaded, run, resume, allow)
             run.plan.write_text(f"launcher: {world.launcher} (not started by Shoal)\nprocesses: {world.num_ranks}\n")
         code = main(lambda: work(loaded, run, world, resume=resume, began=BEGAN))
-        return _finish(loaded, run, code) if lock is not None else code
+        leave(_finish(run, code) if lock is not None else code)
     finally:
         if lock is not None:
             lock.close()
 
 
-def _finish(loaded: Loaded, run: Run, code: int) -> int:
+def _finish(run: Run, code: int) -> int:
     """What a person sees last: the result and where it lies, or how to go on."""
     if code == DONE:
         from shoal.report.plots import curves

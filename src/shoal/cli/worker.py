@@ -12,9 +12,9 @@ import click
 @click.option("--run", "folder", type=click.Path(path_type=Path), required=True)
 @click.option("--name", required=True)
 @click.option("--resume", default="auto")
-def command(folder: Path, name: str, resume: str) -> int:
+def command(folder: Path, name: str, resume: str) -> None:
     """One worker of a run whose folder holds the resolved recipe."""
-    from shoal.train.worker import main
+    from shoal.train.worker import leave, main
 
     def begin() -> int:
         from dataclasses import replace
@@ -27,6 +27,8 @@ def command(folder: Path, name: str, resume: str) -> int:
 
         run = Run(folder)
         began = float(os.environ.get("SHOAL_BEGAN", BEGAN))
-        return work(replace(load(str(run.recipe)), name=name), run, World.from_env(os.environ), resume=resume, began=began)
+        return work(
+            replace(load(str(run.recipe)), name=name), run, World.from_env(os.environ), resume=resume, began=began
+        )
 
-    return main(begin)
+    leave(main(begin))

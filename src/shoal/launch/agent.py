@@ -24,7 +24,6 @@ from shoal.launch.signals import Signals
 HOST = "127.0.0.1"
 POLL_S = 0.05  # how often to look for ended processes where they cannot be waited for
 UNKILLABLE_S = 5.0  # a killed process that is still there after this hangs in the kernel
-
 DYING_S = 1.0  # the rest of a killed group are no children of ours, so they are only looked at until they are gone
 
 

@@ -96,7 +96,9 @@ def seam_of(wanted: Any) -> str | None:
 def _value(wanted: Any, raw: Any, at: Path, faults: list[Fault]) -> Any:
     seam = seam_of(wanted)
     if seam is not None:
-        return part(seam, raw, at, faults)
+        default = _extra(wanted).get("default")
+        unnamed = isinstance(raw, dict) and "name" not in raw and default is not None
+        return part(seam, {"name": default, **raw} if unnamed else raw, at, faults)
     if raw is None and type(None) in _arms(wanted):
         return None
     options = options_of(wanted)

@@ -25,5 +25,7 @@ def find(reference: str) -> Path:
         return path
     shipped = FILES / f"{reference}.yaml"
     if not shipped.is_file():
-        raise UsageError(f"no recipe called '{reference}'{did_you_mean(reference, built_in())}, nor a path to a .yaml file")
+        raise UsageError(
+            f"no recipe called '{reference}'{did_you_mean(reference, built_in())}, nor a path to a .yaml file"
+        )
     return shipped

@@ -96,5 +96,3 @@ def field_help(options: type) -> dict[str, str]:
             if is_field and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                 found[statement.target.id] = inspect.cleandoc(str(following.value.value))  # type: ignore[union-attr]
     return found
-
-

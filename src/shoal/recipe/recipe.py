@@ -51,7 +51,7 @@ class Recipe(Options, frozen=True, kw_only=True):
     shards: Count | Literal["auto"] = "auto"
     """Pieces every batch is cut into; workers take whole ones, so any number of workers up to it trains the same
     model. auto: one per worker (times accumulate), so that another number of workers trains another model."""
-    seed: Annotated[int, Meta(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Meta(ge=0, lt=2**32)] = 0
     """Decides initial weights, the order of samples, augmentation and dropout."""
     accumulate: Count = 1
     """With `shards: auto`: shards per worker, computed one after another before each optimizer step."""

@@ -122,7 +122,12 @@ class Group(Gang):
 
 
 def join(
-    world: World | None, device: torch.device, *, listen_fd: int | None = None, wait_s: float = 120.0, limit_s: float = 1800.0
+    world: World | None,
+    device: torch.device,
+    *,
+    listen_fd: int | None = None,
+    wait_s: float = 120.0,
+    limit_s: float = 1800.0,
 ) -> Gang:
     """The gang of `world`; Alone when there is none or it has one rank.
 

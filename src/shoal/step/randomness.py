@@ -42,7 +42,9 @@ class ShardStreams:
             return like.new_ones((0, *shape))
         return torch.cat(
             [
-                torch.empty((size, *shape), dtype=like.dtype, device=like.device).bernoulli_(probability, generator=stream)
+                torch.empty((size, *shape), dtype=like.dtype, device=like.device).bernoulli_(
+                    probability, generator=stream
+                )
                 for stream, size in self._pieces
             ]
         )

@@ -44,9 +44,14 @@ def save(path: Path, *, model: dict, ema: dict | None, state: dict[str, Any], ma
         with folder_whole(path) as aside:
             for name, weights in ((MODEL, model), (EMA, ema)):
                 if weights is not None:
-                    save_file({key: tensor.detach().cpu().contiguous().clone() for key, tensor in weights.items()}, aside / name)
+                    save_file(
+                        {key: tensor.detach().cpu().contiguous().clone() for key, tensor in weights.items()},
+                        aside / name,
+                    )
             torch.save(state, aside / STATE)
-            files = {entry.name: {"bytes": entry.stat().st_size, "sha256": _flushed_sum(entry)} for entry in aside.iterdir()}
+            files = {
+                entry.name: {"bytes": entry.stat().st_size, "sha256": _flushed_sum(entry)} for entry in aside.iterdir()
+            }
             manifest = {"format": _FORMAT, **manifest, "files": files}
             with open(aside / MANIFEST, "w") as file:
                 json.dump(manifest, file, indent=1)
@@ -108,7 +113,9 @@ def resolve(path: Path) -> Path:
         return run.checkpoint(int(best["step"]))
     if steps := run.steps_saved():
         return run.checkpoint(steps[-1])
-    raise UsageError(f"{path}: {'neither a checkpoint nor a run with checkpoints' if path.exists() else 'no such folder'}")
+    raise UsageError(
+        f"{path}: {'neither a checkpoint nor a run with checkpoints' if path.exists() else 'no such folder'}"
+    )
 
 
 def newest_sound(run: Run, tell: Callable[[str], None]) -> Path | None:

@@ -43,7 +43,9 @@ def evaluate(
     for chunk, batch in eval_chunks(data, augment, eval_batch, replica=gang.rank, num_replicas=gang.num_ranks):
         labels = batch.labels.to(gang.device)
         logits = logits_of(batch)
-        loss = cross_entropy(logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none", ignore_index=-1)
+        loss = cross_entropy(
+            logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none", ignore_index=-1
+        )
         slots[chunk] = tally(loss.double().sum(), logits, labels)
     gang.sum(slots)
     loss, correct1, correct5, count = slots.cpu().sum(0).tolist()

@@ -59,7 +59,9 @@ def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
     if shards > batch:
         raise UsageError(f"shards: {shards} shards cannot be cut from a batch of {batch} images")
     if recipe.norm == "sync" and strategy.deterministic:
-        raise UsageError("norm: sync adds statistics in no fixed order; strategy.deterministic needs norm=shard or frozen")
+        raise UsageError(
+            "norm: sync adds statistics in no fixed order; strategy.deterministic needs norm=shard or frozen"
+        )
     if recipe.drop_last:
         if images < batch:
             raise UsageError(f"drop_last: a batch of {batch} is more than the {images} training images")

@@ -1,10 +1,10 @@
 """Trainer: one run, as time sees it. It decides when; the rig decides what.
 
-    for step in clock:
-        for batch in this worker's shards:      forward + backward          (rig.forward_backward)
-        exchange, clip, step                                                (rig.apply)
-        when due:  log -> end of epoch -> validate -> save                  (one list of acts, each with its Duration)
-    at the end:    validate, save; asked by a signal: save the same step on all workers
+for step in clock:
+    for batch in this worker's shards:      forward + backward          (rig.forward_backward)
+    exchange, clip, step                                                (rig.apply)
+    when due:  log -> end of epoch -> validate -> save                  (one list of acts, each with its Duration)
+at the end:    validate, save; asked by a signal: save the same step on all workers
 """
 
 from __future__ import annotations
@@ -277,5 +277,3 @@ class Trainer:
 
 def _figures(metrics: Metrics) -> dict[str, float]:
     return {"loss": metrics.loss, "top1": metrics.top1, "top5": metrics.top5}
-
-

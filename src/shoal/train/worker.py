@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -137,7 +138,9 @@ def main(begin: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except ShoalError as error:
-        report_error(str(error), collateral=isinstance(error, NonFiniteError) and error.elsewhere, exit_code=error.exit_code)
+        report_error(
+            str(error), collateral=isinstance(error, NonFiniteError) and error.elsewhere, exit_code=error.exit_code
+        )
         print(f"ERROR: {error}", file=sys.stderr)
         return error.exit_code
     except Exception as error:
@@ -146,6 +149,14 @@ def main(begin: Callable[[], int]) -> int:
         report_error(line, traceback=told, collateral=_peer_vanished(error), exit_code=FAILED)
         print(told, file=sys.stderr)
         return FAILED
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process without tearing the interpreter down: threads of torch's process groups may still hold Python
+    objects, and abort now and then when it goes away under them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _peer_vanished(error: Exception) -> bool:

@@ -22,7 +22,9 @@ class Timm(Optim, frozen=True, kw_only=True):
         from timm.optim import create_optimizer_v2, list_optimizers
 
         if self.opt not in list_optimizers():
-            raise UsageError(f"optim.opt: no timm optimizer called '{self.opt}'{did_you_mean(self.opt, list_optimizers())}")
+            raise UsageError(
+                f"optim.opt: no timm optimizer called '{self.opt}'{did_you_mean(self.opt, list_optimizers())}"
+            )
         try:
             return create_optimizer_v2(
                 self.groups(model), opt=self.opt, lr=self.lr, weight_decay=self.weight_decay, **self.options

@@ -31,9 +31,7 @@ class Classify(Task, frozen=True, kw_only=True):
         from shoal.step import mix
 
         def summed(logits: Tensor, labels: Tensor, reduction: str = "sum") -> Tensor:
-            return cross_entropy(
-                logits, labels, reduction=reduction, label_smoothing=self.smoothing, ignore_index=-1
-            )
+            return cross_entropy(logits, labels, reduction=reduction, label_smoothing=self.smoothing, ignore_index=-1)
 
         if not (self.mixup or self.cutmix):
             logits = net(inputs)

@@ -81,12 +81,12 @@ def _buffers(model: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
     return found
 
 
-def _flatten(
-    held: list[tuple[nn.Module, str, torch.Tensor]], kind: torch.dtype, device: torch.device
-) -> torch.Tensor:
+def _flatten(held: list[tuple[nn.Module, str, torch.Tensor]], kind: torch.dtype, device: torch.device) -> torch.Tensor:
     """The buffers of one type as one tensor, in whose pieces their modules keep them from now on."""
     held = [item for item in held if item[2].dtype == kind]
-    flat = torch.cat([buffer.detach().reshape(-1) for _, _, buffer in held] or [torch.zeros(0, dtype=kind, device=device)])
+    flat = torch.cat(
+        [buffer.detach().reshape(-1) for _, _, buffer in held] or [torch.zeros(0, dtype=kind, device=device)]
+    )
     low = 0
     for module, name, buffer in held:
         module._buffers[name] = flat[low : low + buffer.numel()].view(buffer.shape)
