@@ -1,4 +1,4 @@
-"""`python -m shoal` is the same as `shoal`; launchers use it so that workers run under the very interpreter that started them."""
+"""`python -m shoal` is `shoal`; launchers use it, so that workers run under the interpreter that started them."""
 
 from shoal.cli import main
 

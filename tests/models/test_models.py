@@ -246,9 +246,9 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
 
     path = tmp_path / "wide.pt"
     torch.save(make("digits-cnn", channels=3).module.state_dict(), path)
-    with pytest.raises(ShoalError, match=r"features\.0\.weight \(file \[16, 3, 3, 3\], model \[16, 1, 3, 3\]\)$"):
+    with pytest.raises(ShoalError, match=r"features\.0\.weight \(weights \[16, 3, 3, 3\], model \[16, 1, 3, 3\]\)$"):
         make("digits-cnn", channels=1, pretrained=str(path))
-    with pytest.raises(ShoalError, match=r"\(file none, model \[16, 16, 3, 3\]\), .*, … \d+ in all$"):
+    with pytest.raises(ShoalError, match=r"\(weights none, model \[16, 16, 3, 3\]\), .*, … \d+ in all$"):
         make("cifar-resnet8", pretrained=str(path))
 
 

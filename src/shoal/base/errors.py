@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 DONE, FAILED, USAGE, REQUEUE, INTERRUPTED = 0, 1, 2, 75, 130
-"""Exit codes: done, failed, wrong usage or recipe, "requeue me" (stopped by a signal, state saved), interrupted (Ctrl-C)."""
+"""Exit codes: done; failed; wrong usage or recipe; "requeue me" (stopped by a signal, saved); interrupted (Ctrl-C)."""
 
 
 class ShoalError(Exception):

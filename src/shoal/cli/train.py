@@ -13,7 +13,8 @@ from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError
 
 if TYPE_CHECKING:
     from shoal.base.run import Run
-    from shoal.launch.job import Job
+    from shoal.launch.job import Plan
+    from shoal.launch.launcher import Launcher
     from shoal.recipe.load import Loaded
 
 
@@ -68,7 +69,7 @@ def command(
     _check(loaded, count)
     if world is not None:
         _join(loaded, run, world, resume, allow)
-    job, plan, starter = _plan(loaded, run, count, resume, launcher, ports)
+    plan, starter = _plan(loaded, run, count, resume, launcher, ports)
     if dry_run:
         click.echo(plan.text(), nl=False)
         return DONE
@@ -95,7 +96,8 @@ def _check(loaded: Loaded, count: int) -> None:
 
 def _plan(
     loaded: Loaded, run: Run, count: int, resume: str, launcher: str | None, ports: str | None
-) -> tuple[Job, Any, Any]:
+) -> tuple[Plan, Launcher]:
+    """What would be started, and who starts it."""
     from shoal.cli import BEGAN
     from shoal.launch.job import Job, Role
     from shoal.recipe.check import Fault, part
@@ -111,7 +113,7 @@ def _plan(
     if unfit:
         raise UsageError(f"--launcher {starter.name}: {unfit}")
     job = Job((role,), run.folder, _ports(ports))
-    return job, starter.plan(job), starter
+    return starter.plan(job), starter
 
 
 def _ports(text: str | None) -> range | None:
@@ -144,18 +146,14 @@ def _prepare(loaded: Loaded, run: Run, resume: str, allow: tuple[str, ...]) -> N
     if before is not None:
         _compare(before, loaded, allow)
     run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(
-        run.recipe,
-        f"# {loaded.name}, resolved: every key with its value. Train it again with: shoal train THIS_FILE\n{dump(loaded.recipe)}",
-    )
+    head = f"# {loaded.name}, resolved: every key with its value. Train it again with: shoal train THIS_FILE"
+    write_whole(run.recipe, f"{head}\n{dump(loaded.recipe)}")
 
 
 def _recipe_beside(path: Path) -> Path | None:
     """The recipe of the run that a checkpoint (or run) folder belongs to."""
-    return next(
-        (place / "recipe.yaml" for place in (path, *path.absolute().parents[:2]) if (place / "recipe.yaml").exists()),
-        None,
-    )
+    places = (path, *path.absolute().parents[:2])
+    return next((place / "recipe.yaml" for place in places if (place / "recipe.yaml").exists()), None)
 
 
 def _compare(before: Path, loaded: Loaded, allow: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,7 +118,7 @@ class Batches:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.pin_memory() if self._pin else tensor
 
-    def steps(self, first: int, last: int) -> Iterator[list[Batch]]:
+    def steps(self, first: int, last: int) -> Generator[list[Batch], None, None]:
         """The Batches of steps first … last-1."""
         if not self._thread:
             for step in range(first, last):

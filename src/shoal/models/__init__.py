@@ -15,7 +15,7 @@ from shoal.base.errors import ShoalError, UsageError
 from shoal.recipe.part import Options
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 TORCHVISION = ("alexnet", "googlenet")
 """Models taken from torchvision, because timm has none of that name."""
@@ -138,7 +138,9 @@ def create(model: Model, *, classes: int, channels: int, seed: int) -> Created:
         if model.pretrained is True:
             notes += _adapted(module, classes, channels)
     if isinstance(model.pretrained, str):
-        notes += _load(module, Path(model.pretrained))
+        from shoal.models.weights import load_pretrained
+
+        notes += load_pretrained(module, Path(model.pretrained))
     return Created(module, notes)
 
 
@@ -275,70 +277,6 @@ def _adapted(module: Any, classes: int, channels: int) -> list[str]:
     if (published.get("input_size") or (channels,))[0] != channels:
         notes.append(f"first layer adapted from {published['input_size'][0]} to {channels} channels")
     return notes
-
-
-# Weights from a file
-
-
-def _load(module: nn.Module, path: Path) -> list[str]:
-    """Loads the file's weights; a head that does not fit is left as it was made, and a note says so."""
-    theirs, ours = _read(path), module.state_dict()
-    head = _head(module)
-    notes = []
-    if any(key not in theirs or theirs[key].shape != ours[key].shape for key in head):
-        had = f"{head[0]} (file {_shape(theirs, head[0])}, model {_shape(ours, head[0])})"
-        notes.append(f"classifier head re-made, {path} has another: {had}")
-        theirs = {key: value for key, value in theirs.items() if key not in head}
-        ours = {key: value for key, value in ours.items() if key not in head}
-    wrong = []
-    for key in dict.fromkeys((*ours, *theirs)):
-        file, model = _shape(theirs, key), _shape(ours, key)
-        counts_only = key.endswith("num_batches_tracked")  # files of other systems lack it, and nothing here reads it
-        if file != model and not (file == "none" and counts_only):
-            wrong.append(f"{key} (file {file}, model {model})")
-    if wrong:
-        more = f", … {len(wrong)} in all" if len(wrong) > 4 else ""
-        raise ShoalError(f"model.pretrained: {path} does not fit the model: {', '.join(wrong[:4])}{more}")
-    module.load_state_dict(theirs, strict=False)
-    return notes
-
-
-def _shape(weights: Mapping[str, Tensor], key: str) -> str:
-    return str(list(weights[key].shape)) if key in weights else "none"
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    """Tensors by name, out of the nests and prefixes that trainers, DistributedDataParallel and torch.compile add."""
-    import torch
-
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            found: Any = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle, zip and safetensors errors have no common base
-        raise ShoalError(f"model.pretrained: cannot read {path}: {_first_line(error)}") from error
-    for nest in ("state_dict", "model"):
-        if isinstance(found, Mapping) and isinstance(found.get(nest), Mapping):
-            found = found[nest]
-    if not isinstance(found, Mapping) or not all(isinstance(value, torch.Tensor) for value in found.values()):
-        raise ShoalError(f"model.pretrained: {path} holds no state dict (tensors by name)")
-    return {re.sub(r"^((module|_orig_mod)\.)+", "", key): value for key, value in found.items()}
-
-
-def _head(module: nn.Module) -> list[str]:
-    """Names of the classifier's tensors: the layers timm calls so, else the last linear layer."""
-    from torch import nn
-
-    if hasattr(module, "get_classifier"):
-        layers: Any = module.get_classifier()  # type: ignore[operator]
-        layers = layers if isinstance(layers, tuple) else (layers,)
-    else:
-        layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)][-1:]
-    parameters = {id(one) for layer in layers for one in layer.parameters()}
-    return [name for name, one in module.named_parameters() if id(one) in parameters]
 
 
 def _first_line(error: BaseException) -> str:

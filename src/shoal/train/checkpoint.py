@@ -68,6 +68,11 @@ def save(path: Path, *, model: dict, ema: dict | None, state: dict[str, Any], ma
         raise
 
 
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """In memory of its own and in the plain layout, as safetensors wants it."""
+    return tensor.detach().cpu().contiguous().clone()
+
+
 def _flushed_sum(path: Path) -> str:
     with open(path, "rb") as file:
         os.fsync(file.fileno())

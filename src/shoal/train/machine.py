@@ -1,4 +1,4 @@
-"""What this machine lets a worker choose without asking, and why: device, threads. Recorded, so that a run can be told."""
+"""What this machine lets a worker choose without asking, and why: device and threads."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import torch
 
 from shoal.base.errors import ShoalError
 from shoal.data.batches import Batch
+from shoal.models.weights import check_fit
 from shoal.step import nonfinite, norm, randomness
 from shoal.step.gang import Gang
 from shoal.step.inputs import Inputs
@@ -164,19 +165,3 @@ def _copy(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Into the tensors that are there: they may be views that others hold."""
     for name, tensor in model.state_dict(keep_vars=True).items():
         tensor.detach().copy_(state[name])
-
-
-def check_fit(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """ShoalError that names tensors of `state` which are missing, left over or of another shape."""
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    theirs = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    wrong = [f"{name} is missing" for name in own if name not in theirs]
-    wrong += [f"{name} is not in the model" for name in theirs if name not in own]
-    wrong += [
-        f"{name} is {list(theirs[name])}, the model's {list(own[name])}"
-        for name in own
-        if name in theirs and own[name] != theirs[name]
-    ]
-    if wrong:
-        shown = "; ".join(wrong[:5]) + (f"; … {len(wrong)} in all" if len(wrong) > 5 else "")
-        raise ShoalError(f"these weights are of another model: {shown}")
