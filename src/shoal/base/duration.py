@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-_FORM = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ep|st|im|kim|Mim)\s*$")
+FORM = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ep|st|im|kim|Mim)\s*$")
+"""What a duration looks like."""
 _IMAGES = {"im": 1, "kim": 1_000, "Mim": 1_000_000}
 HELP = "a duration is a number with a unit: 90ep (epochs), 5000st (steps), 50kim or 1.2Mim (images)"
 
@@ -41,15 +42,15 @@ class Duration:
         """Reads `90ep`, `5000st`, `50kim`, `1.2Mim`, `600im`; ValueError says what would be right."""
         if isinstance(text, Duration):
             return text
-        match = _FORM.match(text) if isinstance(text, str) else None
+        match = FORM.match(text) if isinstance(text, str) else None
         if match is None:
-            raise ValueError(f"{text!r} has no valid unit; {HELP}")
+            bare = isinstance(text, (int, float)) and not isinstance(text, bool)
+            raise ValueError(f"{text} has no unit; {HELP}" if bare else f"{text!r} is no duration; {HELP}")
         amount, unit = Fraction(match[1]), match[2]
         return cls(amount * _IMAGES[unit], "im") if unit in _IMAGES else cls(amount, unit)
 
     def __str__(self) -> str:
-        amount = self.amount
-        return f"{amount.numerator if amount.denominator == 1 else float(amount)}{self.unit}"
+        return f"{_decimal(self.amount)}{self.unit}"
 
     def steps(self, span: Span) -> int:
         """The number of steps after which at least this long has been trained."""
@@ -76,3 +77,11 @@ class Duration:
             return int(Fraction(step + 1) / self.amount) > int(Fraction(step) / self.amount)
         period = self.images(span)
         return int(span.images_before(step + 1) / period) > int(span.images_before(step) / period)
+
+
+def _decimal(amount: Fraction) -> str:
+    """All digits, without an exponent, so that `parse` reads the very same amount back; 1/3 is cut at 30 places."""
+    # A decimal that ends does so within log2(denominator) places.
+    places = next((n for n in range(amount.denominator.bit_length()) if 10**n % amount.denominator == 0), 30)
+    whole, rest = divmod(int(amount * 10**places), 10**places)
+    return f"{whole}.{rest:0{places}}" if rest else str(whole)

@@ -20,12 +20,16 @@ class UsageError(ShoalError):
     exit_code = USAGE
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The tail of an error about an unknown name: `; did you mean 'x'? (known: x, y)`."""
+def closest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or nothing where no known word is near."""
     import difflib  # only on the way to an error
 
+    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The tail of an error about an unknown name: `; did you mean 'x'? (known: x, y)`."""
     known = sorted(known)
-    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
-    hint = f"; did you mean '{close[0]}'?" if close else ";"
     shown = ", ".join(known[:40]) + (f", … {len(known)} in all" if len(known) > 40 else "")
-    return f"{hint} (known: {shown})" if known else ""
+    return f"{closest(word, known)} (known: {shown})" if known else ""

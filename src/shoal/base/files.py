@@ -51,8 +51,13 @@ def folder_whole(path: Path) -> Iterator[Path]:
         sync_folder(aside)
         if path.exists():
             old = path.with_name(f".{path.name}.{os.getpid()}.old")
+            shutil.rmtree(old, ignore_errors=True)
             os.rename(path, old)
-            os.rename(aside, path)
+            try:
+                os.rename(aside, path)
+            except BaseException:
+                os.rename(old, path)
+                raise
             shutil.rmtree(old, ignore_errors=True)
         else:
             os.rename(aside, path)

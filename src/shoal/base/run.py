@@ -25,8 +25,8 @@ class Run:
     @staticmethod
     def named_after(recipe: str) -> Run:
         """A fresh name below `runs/`: RECIPE-TIME, with a number behind it where two start in the same second."""
-        stem = Path(recipe).stem
-        base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        name = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
+        base = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder, count = base, 1
         while folder.exists():
             count += 1
@@ -105,12 +105,15 @@ class Run:
             raise UsageError(f"--run {self.folder}: not writable ({error.strerror})") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             owner = os.read(handle, 200).decode(errors="replace").strip() or "another process"
             os.close(handle)
             raise UsageError(
                 f"--run {self.folder}: in use by another run ({owner}); wait for it or choose another folder"
             ) from None
+        except OSError as error:
+            os.close(handle)
+            raise UsageError(f"--run {self.folder}: its file system cannot lock files ({error.strerror})") from None
         os.ftruncate(handle, 0)
         os.write(handle, f"pid {os.getpid()} on {socket.gethostname()}".encode())
         return RunLock(handle)
@@ -128,7 +131,7 @@ class Run:
         """All events so far, oldest first; a last line cut by a crash is left out."""
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_text().splitlines()
+        lines = self.metrics.read_bytes().splitlines()  # bytes: a cut may lie inside a character
         events = []
         for number, line in enumerate(lines, 1):
             try:

@@ -52,11 +52,12 @@ def command(
     from shoal.recipe.find import find
 
     find(recipe)  # an unknown name is told before anything heavier is imported
-    from shoal.base.run import Run
-    from shoal.base.world import World
     from shoal.recipe.load import load
 
     loaded = load(recipe, [*overrides, *([f"seed={seed}"] if seed is not None else [])])
+    from shoal.base.run import Run
+    from shoal.base.world import World
+
     if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
     run = Run(folder) if folder else Run.named_after(loaded.name)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,11 +33,16 @@ class Batch:
     step: int = 0
     """0-based optimizer step the batch belongs to."""
     shards: tuple[tuple[int, int], ...] = ((0, 0),)
-    """(shard, images of it) in the order of the images."""
+    """(shard, images of it) in the order of the images; none for a worker that is there for the collectives alone."""
     num_shards: int = 1
     """Shards of the global batch that hold images, over all workers."""
     all_busy: bool = True
-    """Whether every worker has images in this step; a short last batch may leave some without."""
+    """Whether every worker has a Batch in this step; a short last batch may leave some without."""
+
+    @property
+    def first_shard(self) -> int:
+        """Number of the first shard here, which speaks for all of them; -1 where there is none."""
+        return self.shards[0][0] if self.shards else -1
 
     def to(self, device: torch.device) -> Batch:
         """The same on `device`; pinned memory is copied without waiting."""
@@ -56,7 +62,8 @@ class Cut:
     replica: int = 0
     num_replicas: int = 1
     merged: bool = False
-    """All shards of the replica as one Batch, as `norm: sync` needs."""
+    """All shards of the replica as one Batch, as `norm: sync` needs; an empty one where it has no images, because the
+    other workers wait for its part in the statistics."""
 
     def samples(self, step: int) -> tuple[int, int, int]:
         """(epoch, low, high): the global batch of `step` is order(epoch)[low:high]."""
@@ -69,79 +76,133 @@ class Cut:
         return high - low
 
 
+class _Take(NamedTuple):
+    """What a replica takes of a global batch: images [start, stop), in pieces of [low, high) with their shards."""
+
+    start: int
+    stop: int
+    pieces: tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]
+    all_busy: bool
+
+
+_BLOCK_BYTES = 1 << 19
+
+
 class Batches:
     """Iterates over steps from any one on: each item is the list of Batches this replica computes in that step.
 
-    A thread prepares `ahead` steps in advance. `waited_s` is the time the caller stood still for want of data.
+    A thread prepares `ahead` blocks of steps in advance. `waited_s` is the time the caller stood still for want of data.
     """
 
     def __init__(
-        self, data: Pixels, augment: Augment, cut: Cut, *, ahead: int = 3, thread: bool = True, pin: bool = False
+        self, data: Pixels, augment: Augment, cut: Cut, *, ahead: int = 2, thread: bool = True, pin: bool = False
     ) -> None:
         self._data, self._augment, self._cut, self._pin = data, augment, cut, pin
         self._ahead, self._thread = ahead, thread
         self._epoch, self._order = -1, np.empty(0, np.int64)
+        self._takes: dict[int, _Take] = {}
         self.waited_s = 0.0
 
     def prepare(self, step: int) -> list[Batch]:
         """The Batches of one step, made here and now."""
+        return self._block(step, step + 1)[0]
+
+    def _block(self, first: int, last: int) -> list[list[Batch]]:
+        """The Batches of some steps of one epoch, gathered and augmented in one go."""
         cut = self._cut
-        epoch, low, high = cut.samples(step)
+        epoch, _, _ = cut.samples(first)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, order(len(self._data.labels), cut.seed, epoch)
-        count = high - low
-        bounds = shard_bounds(count, cut.shards)
-        mine = [(shard, *bounds[shard]) for shard in share(cut.shards, cut.replica, cut.num_replicas)]
-        mine = [(shard, first, last) for shard, first, last in mine if last > first]
-        if not mine:
-            return []
-        start = mine[0][1]
-        chosen = self._order[low + start : low + mine[-1][2]]
+        counts = [cut.count(step) for step in range(first, last)]
+        takes = [self._take(count) for count in counts]
+        lows = [cut.samples(step)[1] for step in range(first, last)]
+        chosen = np.concatenate(
+            [self._order[low + take.start : low + take.stop] for low, take in zip(lows, takes, strict=True)]
+        )
         images = self._augment.train(self._data.pixels(chosen), chosen, seed=cut.seed, epoch=epoch)
-        filled = min(count, cut.shards)
-        busy = all(share(cut.shards, r, cut.num_replicas).start < filled for r in range(cut.num_replicas))
         whole = [self._tensor(array) for array in (images, self._data.labels[chosen], chosen)]
-        pieces = [mine] if cut.merged else [[piece] for piece in mine]
-        return [
-            Batch(
-                *(tensor[piece[0][1] - start : piece[-1][2] - start] for tensor in whole),
-                count_global=count,
-                step=step,
-                shards=tuple((shard, last - first) for shard, first, last in piece),
-                num_shards=filled,
-                all_busy=busy,
+        block, at = [], 0
+        for step, count, take in zip(range(first, last), counts, takes, strict=True):
+            base = at - take.start
+            block.append(
+                [
+                    Batch(
+                        *(tensor[base + low : base + high] for tensor in whole),
+                        count_global=count,
+                        step=step,
+                        shards=shards,
+                        num_shards=min(count, cut.shards),
+                        all_busy=take.all_busy,
+                    )
+                    for low, high, shards in take.pieces
+                ]
             )
-            for piece in pieces
-        ]
+            at += take.stop - take.start
+        return block
+
+    def _take(self, count: int) -> _Take:
+        """What this replica takes of a global batch of `count` images; the same for all full batches."""
+        if count not in self._takes:
+            cut = self._cut
+            bounds = shard_bounds(count, cut.shards)
+            mine = [(shard, *bounds[shard]) for shard in share(cut.shards, cut.replica, cut.num_replicas)]
+            mine = [(shard, low, high) for shard, low, high in mine if high > low]
+            start, stop = (mine[0][1], mine[-1][2]) if mine else (0, 0)
+            groups = [mine] if cut.merged else [[piece] for piece in mine]
+            pieces = tuple(
+                (
+                    group[0][1] if group else 0,
+                    group[-1][2] if group else 0,
+                    tuple((shard, high - low) for shard, low, high in group),
+                )
+                for group in groups
+            )
+            shares = [share(cut.shards, replica, cut.num_replicas) for replica in range(cut.num_replicas)]
+            filled = min(count, cut.shards)
+            busy = cut.merged or all(taken.start < min(taken.stop, filled) for taken in shares)
+            self._takes[count] = _Take(start, stop, pieces, busy)
+        return self._takes[count]
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.pin_memory() if self._pin else tensor
 
+    def _blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """[low, high) of steps to prepare together: few calls for small images, little memory for large ones."""
+        span, channels = self._cut.span, self._data.shape[0]
+        height, width = self._augment.size(*self._data.shape[1:])
+        images = span.batch // self._cut.num_replicas + 1
+        steps = max(1, _BLOCK_BYTES // (images * channels * height * width))
+        while first < last:
+            epoch_end = (first // span.steps_per_epoch + 1) * span.steps_per_epoch
+            high = min(first + steps, epoch_end, last)
+            yield first, high
+            first = high
+
     def steps(self, first: int, last: int) -> Generator[list[Batch], None, None]:
         """The Batches of steps first … last-1."""
         if not self._thread:
-            for step in range(first, last):
+            for low, high in self._blocks(first, last):
                 began = time.perf_counter()
-                batches = self.prepare(step)
+                block = self._block(low, high)
                 self.waited_s += time.perf_counter() - began
-                yield batches
+                yield from block
             return
         ready: queue.Queue = queue.Queue(self._ahead)
         stop = threading.Event()
         worker = threading.Thread(target=self._produce, args=(first, last, ready, stop), name="batches", daemon=True)
         worker.start()
         try:
-            for _ in range(first, last):
+            for _ in self._blocks(first, last):
                 try:
-                    item = ready.get_nowait()
+                    block = ready.get_nowait()
                 except queue.Empty:
                     began = time.perf_counter()
-                    item = ready.get()
+                    block = ready.get()
                     self.waited_s += time.perf_counter() - began
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
+                if isinstance(block, BaseException):
+                    raise block
+                yield from block
         finally:
             stop.set()
             while not ready.empty():
@@ -149,18 +210,18 @@ class Batches:
             worker.join()
 
     def _produce(self, first: int, last: int, ready: queue.Queue, stop: threading.Event) -> None:
-        for step in range(first, last):
+        for low, high in self._blocks(first, last):
             try:
-                item: object = self.prepare(step)
+                block: object = self._block(low, high)
             except BaseException as error:
-                item = error
+                block = error
             while not stop.is_set():
                 try:
-                    ready.put(item, timeout=0.2)
+                    ready.put(block, timeout=0.2)
                     break
                 except queue.Full:
                     continue
-            if stop.is_set() or isinstance(item, BaseException):
+            if stop.is_set() or isinstance(block, BaseException):
                 return
 
 

@@ -20,10 +20,14 @@ def mix(value: np.ndarray) -> np.ndarray:
 
 def key(*parts: int) -> int:
     """One 64-bit key from several numbers (seed, epoch, stream …); different numbers or order, different key."""
-    state = np.zeros(1, np.uint64)
+    state = 0
     for part in parts:
-        state = mix(state + np.uint64((part + 1) * _GOLDEN & _MASK))
-    return int(state[0])
+        # `mix` on one number, without numpy's cost per call: this runs for every shard of every step.
+        state = (state + (part + 1) * _GOLDEN) & _MASK
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state
 
 
 def keyed(stream: int, indices: np.ndarray) -> np.ndarray:

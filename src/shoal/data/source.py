@@ -39,7 +39,7 @@ class Pixels(Images, Protocol):
     """Small images, decoded once and held in memory."""
 
     def pixels(self, indices: np.ndarray) -> np.ndarray:
-        """uint8 [B, C, H, W] of the images at `indices` (int64 [B])."""
+        """uint8 [B, C, H, W] of the images at `indices` (int64 [B]); a copy, which augmentation may write into."""
         ...
 
 

@@ -12,8 +12,8 @@ import msgspec
 from shoal.base.duration import Duration
 from shoal.base.errors import UsageError
 from shoal.recipe import yaml12
-from shoal.recipe.check import Fault, build, fields, seam_of
-from shoal.recipe.find import find
+from shoal.recipe.check import Fault, build, default_of, fields, options_of, seam_of, shown
+from shoal.recipe.find import FILES, find
 from shoal.recipe.part import Options
 from shoal.recipe.recipe import Recipe
 
@@ -50,7 +50,7 @@ def parse(text: str, file: str, overrides: Sequence[str] = (), *, name: str = "r
     where = {at: f"{file}:{line}" for at, line in lines.items()}
     faults: list[Fault] = []
     notes: list[str] = []
-    for override in overrides:
+    for override in sorted(overrides, key=_reach):
         _override(raw, override, where, faults, notes)
     recipe = build(Recipe, raw, (), faults)
     if faults:
@@ -87,6 +87,12 @@ def flat(recipe: Recipe) -> dict[str, Any]:
     return walk(plain(recipe), "")
 
 
+def _reach(override: str) -> int:
+    """Sorts whole groups and names before single keys, so that `optim.lr=0.1 optim=adamw` keeps its rate."""
+    at = override.partition("=")[0].split(".")
+    return len(at) - (at[-1] == "name")
+
+
 def _override(raw: dict, text: str, where: dict, faults: list[Fault], notes: list[str]) -> None:
     key, equals, value_text = text.partition("=")
     at = tuple(key.strip().split("."))
@@ -95,36 +101,53 @@ def _override(raw: dict, text: str, where: dict, faults: list[Fault], notes: lis
         where[(text,)] = COMMAND_LINE
         return
     value = yaml12.scalar(value_text)
-    seam = seam_of(fields(Recipe).get(at[0]))
-    new_name = value if len(at) == 1 else value if at[1:] == ("name",) else None
-    if seam is not None and isinstance(new_name, str):
-        _rename(raw, at[0], new_name, notes)
+    if _named(at[0]) and at[1:] in ((), ("name",)) and isinstance(value, str):
+        if _rename(raw, at[0], value, notes):
+            _forget(at[:1], where)
         at = (at[0], "name")
     group: Any = raw
     for depth, step in enumerate(at[:-1], 1):
         held = group.get(step)
-        if isinstance(held, str):  # the short form `optim: sgd`
+        if isinstance(held, str) and depth == 1 and _named(step):  # the short form `optim: sgd`
             held = {"name": held}
-        if not isinstance(held, dict):
-            held = {}
-        group[step] = held
-        group = held
+        if held is not None and not isinstance(held, dict):
+            faults.append(Fault(at, f"{'.'.join(at[:depth])} is {shown(held)}, not a group of keys"))
+            where[at] = COMMAND_LINE
+            return
+        group[step] = group = dict(held or {})  # a copy: YAML's aliases let several keys share one group
         where.setdefault(at[:depth], COMMAND_LINE)
     group[at[-1]] = value
+    _forget(at, where)
+
+
+def _forget(at: tuple[str, ...], where: dict) -> None:
+    """What the file said at `at` and below is replaced by the command line."""
     for old in [known for known in where if known[: len(at)] == at]:
         del where[old]
     where[at] = COMMAND_LINE
 
 
-def _rename(raw: dict, key: str, name: str, notes: list[str]) -> None:
+def _named(key: str) -> bool:
+    """Whether a key of the recipe holds a group with a name, which its short form gives alone."""
+    wanted = fields(Recipe).get(key)
+    options = options_of(wanted)
+    return seam_of(wanted) is not None or (options is not None and "name" in fields(options))
+
+
+def _rename(raw: dict, key: str, name: str, notes: list[str]) -> bool:
     """A new part does not inherit the options of the old one: they mean something else, or nothing, to it."""
     held = raw.get(key)
-    held = {"name": held} if isinstance(held, str) else held
-    if isinstance(held, dict) and held.get("name") not in (None, name):
-        dropped = [f"{key}.{old}" for old in held if old != "name"]
-        if dropped:
-            notes.append(f"{key}.name={name}: the options of {held['name']} were dropped ({', '.join(dropped)})")
+    if not isinstance(held, dict):
         raw[key] = {"name": name}
+        return True
+    old_name = held.get("name", default_of(fields(Recipe)[key]))
+    if old_name in (None, name):
+        return False
+    dropped = [f"{key}.{old}" for old in held if old != "name"]
+    if dropped:
+        notes.append(f"{key}.name={name}: the options of {old_name} were dropped ({', '.join(dropped)})")
+    raw[key] = {"name": name}
+    return True
 
 
 def _told(fault: Fault, where: dict[tuple[str, ...], str], file: str) -> str:
@@ -133,4 +156,4 @@ def _told(fault: Fault, where: dict[tuple[str, ...], str], file: str) -> str:
 
 
 def _shown(path: Path, reference: str) -> str:
-    return reference if path == Path(reference) else path.name
+    return path.name if path.parent == FILES and path != Path(reference) else str(path)

@@ -6,11 +6,10 @@ torch-free at import. No table of parts is kept anywhere: a new file in the fold
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
+import os
 import pkgutil
-import textwrap
+import sys
 from functools import cache
 from typing import Any, ClassVar
 
@@ -49,7 +48,7 @@ def names(seam: str) -> tuple[str, ...]:
     """Names of a seam's parts, by listing its folder; nothing is imported but the (empty) package."""
     package = importlib.import_module(SEAMS[seam])
     found = [module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg]
-    return tuple(sorted(_name_of(module) for module in found))
+    return tuple(sorted(_name_of(module) for module in found if not module.startswith("_")))
 
 
 @cache
@@ -57,11 +56,31 @@ def kind(seam: str, name: str) -> type[Part] | None:
     """The part `name` of a seam, or None. Only that one file is imported; installed packages are asked last."""
     if name in names(seam):
         return _part_in(importlib.import_module(f"{SEAMS[seam]}.{name.replace('-', '_')}"), seam)
-    from importlib.metadata import entry_points
+    if _someone_adds_parts():
+        from importlib.metadata import entry_points
 
-    for entry in entry_points(group=f"shoal.{seam}", name=name):
-        return entry.load()
+        for entry in entry_points(group=f"shoal.{seam}", name=name):
+            return entry.load()
     return None
+
+
+@cache
+def _someone_adds_parts() -> bool:
+    """Whether any installed package names parts of Shoal. Looked up by hand, because a misspelt name comes here too,
+    and importlib.metadata would cost more time than all the rest of the answer."""
+    for folder in sys.path:
+        try:
+            listed = [entry.path for entry in os.scandir(folder or ".") if entry.name.endswith(".dist-info")]
+        except OSError:
+            continue
+        for path in listed:
+            try:
+                with open(f"{path}/entry_points.txt", encoding="utf-8") as file:
+                    if "[shoal." in file.read():
+                        return True
+            except OSError:
+                continue
+    return False
 
 
 def kinds(seam: str) -> dict[str, type[Part]]:
@@ -85,6 +104,10 @@ def _part_in(module: Any, seam: str) -> type[Part]:
 
 def field_help(options: type) -> dict[str, str]:
     """Field -> the docstring under it, base classes included; read from the source, and only when someone asks."""
+    import ast
+    import inspect
+    import textwrap
+
     found: dict[str, str] = {}
     for owner in reversed(options.__mro__):
         if not (isinstance(owner, type) and issubclass(owner, msgspec.Struct)) or owner is msgspec.Struct:

@@ -14,7 +14,7 @@ from shoal.base.errors import UsageError
 
 Path = tuple[str, ...]
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Loader(_LOADER):
@@ -23,20 +23,19 @@ class Loader(_LOADER):
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012  (PyYAML reads this class attribute)
 
 
-Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$|^0o[0-7]+$|^0x[0-9a-fA-F]+$"), list("-+0123456789")
-)
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
-    ),
-    list("-+.0123456789"),
-)
+class Dumper(yaml.SafeDumper):
+    """A safe dumper that quotes every text which YAML 1.1 or 1.2 would read as something else."""
+
+
+_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+for _tag, _form, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", list("-+.0123456789")),
+):
+    for _rules in (Loader, Dumper):
+        _rules.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_form})\Z"), _first)
 
 
 def _int(loader: Any, node: yaml.ScalarNode) -> int:
@@ -44,7 +43,13 @@ def _int(loader: Any, node: yaml.ScalarNode) -> int:
     return int(text, 8 if text.startswith("0o") else 16 if text.startswith("0x") else 10)
 
 
+def _text(dumper: Any, text: str) -> yaml.ScalarNode:
+    # Double quotes escape what other styles would fold: line ends of all kinds, and spaces that look like none.
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
 Loader.add_constructor("tag:yaml.org,2002:int", _int)
+Dumper.add_representer(str, _text)
 
 
 def scalar(text: str) -> Any:
@@ -56,38 +61,48 @@ def scalar(text: str) -> Any:
 
 
 def read(text: str, file: str) -> tuple[dict[str, Any], dict[Path, int]]:
-    """The document as plain values and the line (1-based) of each key. UsageError with file:line when it is no mapping."""
-    loader = Loader(text)
+    """The document as plain values, and the line (1-based) of each key. UsageError with file:line when it is none."""
+    lines: dict[Path, int] = {}
     try:
+        loader = Loader(text)
         node = loader.get_single_node()
-        lines: dict[Path, int] = {}
         if node is None:
             return {}, lines
         if not isinstance(node, yaml.MappingNode):
             raise UsageError(f"{file}:{node.start_mark.line + 1}: a recipe is a mapping of keys to values")
-        _note_lines(node, (), lines, file)
+        _note_lines(node, (), lines, file, ())
         return loader.construct_document(node), lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise UsageError(f"{file}:{mark.line + 1 if mark else 1}: not valid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
-    finally:
-        loader.dispose()
+        line = mark.line if mark else 0
+        begun = error.context_mark.line + 1 if error.context_mark else 0
+        context = f"{error.context} (begun in line {begun})" if 0 < begun <= line else error.context
+        told = ", ".join(filter(None, (context, error.problem)))
+        tab = "; indent with spaces, not tabs" if re.match(r" *\t", "".join(text.splitlines()[line : line + 1])) else ""
+        raise UsageError(f"{file}:{line + 1}: not valid YAML: {told}{tab}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UsageError(f"{file}:{line}: not valid YAML: {error.reason}") from None
 
 
-def _note_lines(node: yaml.MappingNode, at: Path, lines: dict[Path, int], file: str) -> None:
-    for key_node, value_node in node.value:
-        key = (*at, str(key_node.value))
-        if key in lines:
-            raise UsageError(
-                f"{file}:{key_node.start_mark.line + 1}: {'.'.join(key)}: written twice (first in line {lines[key]})"
-            )
-        lines[key] = key_node.start_mark.line + 1
-        if isinstance(value_node, yaml.MappingNode):
-            _note_lines(value_node, key, lines, file)
+def _note_lines(node: yaml.Node, at: Path, lines: dict[Path, int], file: str, above: tuple[yaml.Node, ...]) -> None:
+    """Notes the line of every key and list item under `node`; `above` are the nodes it lies in."""
+    if node in above:
+        raise UsageError(f"{file}:{node.start_mark.line + 1}: {'.'.join(at)}: contains itself")
+    if isinstance(node, yaml.MappingNode):
+        held = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        held = [(str(place), value, value) for place, value in enumerate(node.value)]
+    else:
+        return
+    for key, place, value in held:
+        line = place.start_mark.line + 1
+        if (*at, key) in lines:
+            raise UsageError(f"{file}:{line}: {'.'.join((*at, key))}: written twice (first in line {lines[*at, key]})")
+        lines[*at, key] = line
+        _note_lines(value, (*at, key), lines, file, (*above, node))
 
 
 def write(document: dict[str, Any]) -> str:
     """The document as YAML that `read` reads back to the same values."""
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(document, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)

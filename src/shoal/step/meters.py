@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from shoal.data.batches import Batch
+from shoal.data.order import share
 from shoal.step.gang import Gang
 
 
@@ -19,8 +20,12 @@ class Metrics(NamedTuple):
     count: int
 
 
-def tally(loss_sum: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """float64 [4]: loss summed, correct at rank 1, correct within 5, images.
+_MOST_KEPT = 1 << 22
+"""Logits kept uncounted, in numbers (16 MiB of float32)."""
+
+
+def hits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """bool [B, 3] of each image: correct at rank 1, correct within 5, has a label. logits [B, classes], labels int64 [B].
 
     An image is correct within k when fewer than k classes come before its label; equal logits are ordered by class,
     as argmax orders them, and nothing is correct where a logit is not a number. Images without a label do not count.
@@ -28,28 +33,62 @@ def tally(loss_sum: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor) ->
     known = labels >= 0
     wanted = logits.gather(1, labels.clamp(min=0)[:, None])
     earlier = torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
-    rank = (~(logits <= wanted) | ((logits == wanted) & earlier)).sum(1)
-    counts = torch.stack([known & (rank < 1), known & (rank < 5), known]).sum(1)
-    return torch.cat([loss_sum.detach()[None].double(), counts.double()])
+    rank = ((logits > wanted) | ((logits == wanted) & earlier)).sum(1)
+    ranked = known & ~logits.isnan().any(1)  # a NaN is neither more nor less than any other logit
+    return torch.stack([ranked & (rank < 1), ranked & (rank < 5), known], 1)
+
+
+class StepOutput(NamedTuple):
+    """What one forward pass leaves for the meters; on the device, and detached."""
+
+    loss: torch.Tensor
+    """Summed over the batch, []."""
+    logits: torch.Tensor
+    """[B, classes]."""
 
 
 class Meters:
     """Sums of one slot per shard. Each slot is filled by one worker and zero at the others, so the sum over workers
-    adds nothing but zeros: equal bits for any number of workers."""
+    adds nothing but zeros: equal bits for any number of workers.
+
+    Outputs are kept and counted many at a time: small operations between two steps cost several times their own time.
+    """
 
     def __init__(self, shards: int, gang: Gang) -> None:
         self._gang = gang
-        self._interval = torch.zeros(shards, 4, dtype=torch.float64, device=gang.device)
-        self._epoch = torch.zeros(shards, 4, dtype=torch.float64, device=gang.device)
+        self._interval = [[0.0] * 4 for _ in range(shards)]
+        self._epoch = torch.zeros(shards, 4, dtype=torch.float64)
+        self._kept: list[tuple[int, StepOutput, torch.Tensor]] = []
+        self._numbers = 0
 
-    def add(self, batch: Batch, sums: torch.Tensor) -> None:
-        self._interval[batch.shards[0][0]] += sums
+    def add(self, batch: Batch, output: StepOutput) -> None:
+        if len(output.logits):
+            self._kept.append((batch.first_shard, output, batch.labels))
+            self._numbers += output.logits.numel()
+            if self._numbers > _MOST_KEPT:
+                self._count()
+
+    def _count(self) -> None:
+        """Adds what was kept to the slots, in the order it came."""
+        kept, self._kept, self._numbers = self._kept, [], 0
+        if not kept:
+            return
+        losses = torch.stack([output.loss for _, output, _ in kept]).double().tolist()
+        logits = torch.cat([output.logits for _, output, _ in kept])
+        labels = torch.cat([labels for _, _, labels in kept])
+        batch = torch.repeat_interleave(torch.tensor([len(labels) for _, _, labels in kept])).to(logits.device)
+        counts = torch.zeros(len(kept), 3, dtype=torch.int64, device=logits.device)
+        counts.index_add_(0, batch, hits(logits, labels).long())
+        for (slot, _, _), loss, row in zip(kept, losses, counts.tolist(), strict=True):
+            sums = self._interval[slot]
+            for column, value in enumerate((loss, *row)):
+                sums[column] += value
 
     def read_interval(self) -> Metrics:
         """Means since the last call. A collective: every worker calls it."""
         summed = self._summed()
         self._epoch += summed
-        self._interval.zero_()
+        self._interval = [[0.0] * 4 for _ in self._interval]
         return _means(summed)
 
     def read_epoch(self) -> Metrics:
@@ -61,21 +100,24 @@ class Meters:
 
     def state(self) -> torch.Tensor:
         """float64 [2, shards, 4], equal on all workers. A collective."""
-        return torch.stack([self._summed(), self._epoch]).cpu()
+        return torch.stack([self._summed(), self._epoch])
 
     def load(self, state: torch.Tensor) -> None:
-        if state.shape != (2, *self._interval.shape):  # other shards: a changed recipe, whose means start anew
+        if state.shape != (2, *self._epoch.shape):  # other shards: a changed recipe, whose means start anew
             return
-        self._interval.copy_(state[0] if self._gang.rank == 0 else torch.zeros_like(state[0]))
+        # Each slot goes to the worker that will go on filling it: its sum continues as if never interrupted.
+        mine = share(len(self._interval), self._gang.rank, self._gang.num_ranks)
+        self._interval = [row if slot in mine else [0.0] * 4 for slot, row in enumerate(state[0].tolist())]
         self._epoch.copy_(state[1])
 
     def _summed(self) -> torch.Tensor:
-        summed = self._interval.clone()
+        self._count()
+        summed = torch.tensor(self._interval, dtype=torch.float64, device=self._gang.device)
         self._gang.sum(summed)
-        return summed
+        return summed.cpu()
 
 
 def _means(slots: torch.Tensor) -> Metrics:
-    loss, top1, top5, count = slots.cpu().sum(0).tolist()
+    loss, top1, top5, count = slots.sum(0).tolist()
     count_whole = round(count)
     return Metrics(loss / max(count, 1), top1 / max(count, 1), top5 / max(count, 1), count_whole)

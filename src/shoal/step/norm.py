@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from shoal.base.errors import ShoalError
 from shoal.step.gang import Gang
 
 
@@ -38,12 +39,18 @@ class _Synchronised:
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         if not self.training:
             return super().forward(x)  # type: ignore[misc]
-        channels = x.shape[1]
+        channels, given = x.shape[1], x.dtype
+        x = x.to(torch.promote_types(given, torch.float32))  # bfloat16 can neither sum nor count that far
         shape = (1, channels, *(1,) * (x.ndim - 2))
         dims = [0, *range(2, x.ndim)]
         first = torch.cat([x.sum(dims), x.new_full((1,), x.numel() / channels)])
         first = _Sum.apply(first, self._gang)
         count = first[-1].detach()
+        if x.numel() <= channels and count <= 1:  # the count of all workers is read only where it may be so small
+            raise ShoalError(
+                f"norm: sync: BatchNorm needs more than one value per channel to train on, but a batch of all workers "
+                f"has {int(count)}; use a larger batch, drop_last=true, or norm=frozen"
+            )
         mean = first[:-1] / count
         centred = x - mean.view(shape)
         variance = _Sum.apply(centred.square().sum(dims), self._gang) / count
@@ -54,6 +61,7 @@ class _Synchronised:
         y = centred * scale.view(shape)
         if self.bias is not None:
             y = y + self.bias.view(shape)
+        y = y.to(given)
         for after in ("drop", "act"):  # timm's BatchNorm layers end with these
             if isinstance(getattr(self, after, None), nn.Module):
                 y = getattr(self, after)(y)

@@ -13,7 +13,11 @@ from shoal.data.order import key
 
 def seed_for(batch: Batch, seed: int) -> None:
     """Starts torch's generators anew for the (first) shard of a batch."""
-    torch.manual_seed(key(seed, batch.step, batch.shards[0][0]) >> 1)
+    number, device = key(seed, batch.step, batch.first_shard) >> 1, batch.images.device
+    # torch.manual_seed would seed every kind of device, at a hundred times the cost.
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(number)
 
 
 class ShardStreams:
@@ -29,6 +33,7 @@ class ShardStreams:
 
     def start(self, batch: Batch, seed: int) -> None:
         """Call before the forward pass of each batch."""
+        seed_for(batch, seed)  # for layers that are not known here
         device = batch.images.device
         self._pieces = []
         for shard, size in batch.shards:

@@ -26,7 +26,7 @@ class Schedule(Part, frozen=True, kw_only=True):
         warm = float(self.warmup.images(span))
         value = self.shape(images, total, span)
         if images < warm:
-            value *= self.warmup_from + (1 - self.warmup_from) * images / warm
+            value *= self.warmup_from + (1 - self.warmup_from) * (images / warm)
         return value
 
     @abstractmethod

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shoal.data.batches import Batch
     from shoal.step.gang import Gang
+    from shoal.step.meters import StepOutput
     from shoal.step.precision import Precision
     from shoal.step.task import Task
 
@@ -69,11 +70,8 @@ class Rig(ABC):
     """A small number that travels with the step's exchange (a stop asked for by a signal, say); 0 asks nothing."""
 
     @abstractmethod
-    def forward_backward(self, batch: Batch, *, last: bool) -> Tensor:
-        """Computes one shard (or this worker's merged share); `last` says none follows in this step.
-
-        Returns float64 [4] on the device: loss summed, correct at rank 1, correct within 5, images.
-        """
+    def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
+        """Computes one shard (or this worker's merged share); `last` says none follows in this step."""
 
     @abstractmethod
     def apply(self, lr: float, images: int) -> Applied:

@@ -13,7 +13,7 @@ from shoal.data.batches import Batch, eval_chunks
 from shoal.data.order import chunk_bounds
 from shoal.data.source import Pixels
 from shoal.step.gang import Gang
-from shoal.step.meters import tally
+from shoal.step.meters import hits
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def evaluate(
         loss = cross_entropy(
             logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none", ignore_index=-1
         )
-        slots[chunk] = tally(loss.double().sum(), logits, labels)
+        slots[chunk, 0] = loss.double().sum()
+        slots[chunk, 1:] = hits(logits, labels).sum(0)
     gang.sum(slots)
     loss, correct1, correct5, count = slots.cpu().sum(0).tolist()
     return Score(loss / max(count, 1), round(correct1), round(correct5), round(count))

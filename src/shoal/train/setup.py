@@ -83,7 +83,30 @@ def make_model(recipe: Recipe, classes: int, channels: int, *, pretrained: bool)
     return models.create(options, classes=classes, channels=channels, seed=recipe.seed)
 
 
-def make_rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: Cut, gang: Gang) -> Rig:
+@dataclass(frozen=True)
+class Setup:
+    """A recipe set up for one worker: all that a training needs but its run folder."""
+
+    recipe: Recipe
+    gang: Gang
+    data: Data
+    cut: Cut
+    clock: Clock
+    rig: Rig
+    notes: tuple[str, ...]
+    """What making the model has to say."""
+
+    @staticmethod
+    def of(recipe: Recipe, gang: Gang, data: Data, *, pretrained: bool = True) -> Setup:
+        """Every rank calls it. pretrained: False where weights are about to be loaded from a checkpoint."""
+        cut = cut_of(recipe, len(data.train.labels), gang)
+        clock = Clock(cut.span, recipe.length)
+        created = make_model(recipe, data.classes, data.train.shape[0], pretrained=pretrained)
+        rig = _rig(recipe, created.module, data, clock, cut, gang)
+        return Setup(recipe, gang, data, cut, clock, rig, tuple(created.notes))
+
+
+def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: Cut, gang: Gang) -> Rig:
     optim: Any = recipe.optim
     strategy: Any = recipe.strategy
     spec = RigSpec(

@@ -17,39 +17,27 @@ import torch
 from shoal.base.duration import Duration
 from shoal.base.errors import UsageError
 from shoal.base.run import Run
-from shoal.data.batches import Batches, Cut
-from shoal.data.source import Pixels
-from shoal.recipe.recipe import Recipe
+from shoal.data.batches import Batches
 from shoal.report.sinks import Sink
-from shoal.step.gang import Gang
 from shoal.step.meters import Meters, Metrics
-from shoal.strategies import Rig
 from shoal.train import checkpoint
-from shoal.train.clock import Clock
 from shoal.train.evaluate import Score, evaluate
+from shoal.train.setup import Setup
 from shoal.train.signals import StopSignals
 
 
 class Trainer:
-    """Trains `recipe` with `rig` from where `clock` stands. Every rank has one; only rank 0's sink and run are used."""
+    """Trains what was set up. Every rank has one; only rank 0's sink and run are used."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        rig: Rig,
-        gang: Gang,
-        clock: Clock,
-        cut: Cut,
-        train: Pixels,
-        val: Pixels,
-        run: Run,
-        sink: Sink,
-        manifest: dict[str, Any],
-    ) -> None:
-        self.recipe, self.rig, self.gang, self.clock = recipe, rig, gang, clock
-        self._cut, self._val, self._run, self._sink, self._manifest = cut, val, run, sink, manifest
-        data = recipe.data
-        self._batches = Batches(train, data.augment, cut, thread=data.threads > 0, pin=gang.device.type == "cuda")  # type: ignore[attr-defined]
+    def __init__(self, setup: Setup, run: Run, sink: Sink, manifest: dict[str, Any]) -> None:
+        """manifest: what checkpoints say of themselves."""
+        recipe, gang, clock, cut = setup.recipe, setup.gang, setup.clock, setup.cut
+        self.recipe, self.rig, self.gang, self.clock = recipe, setup.rig, gang, clock
+        self._cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
+        data: Any = recipe.data
+        self._batches = Batches(
+            setup.data.train, data.augment, cut, thread=data.threads > 0, pin=gang.device.type == "cuda"
+        )
         self.meters = Meters(cut.shards, gang)
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
         self.best_top1, self.best_step = -1.0, -1
@@ -75,8 +63,8 @@ class Trainer:
                 batches = next(steps)
                 rig.ask = signals.ask
                 for batch in batches:
-                    sums = rig.forward_backward(batch, last=batch is batches[-1])
-                    self.meters.add(batch, sums)
+                    output = rig.forward_backward(batch, last=batch is batches[-1])
+                    self.meters.add(batch, output)
                 _, asked = rig.apply(self.lr(), self._cut.count(step))
                 for act in clock.tick():
                     act()

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 import torch.distributed as dist
 
 from shoal.base.errors import DONE, FAILED, INTERRUPTED, ShoalError
@@ -28,9 +27,8 @@ from shoal.report.sinks.tensorboard import TensorBoard
 from shoal.step.gang import Gang, join
 from shoal.step.nonfinite import NonFiniteError
 from shoal.train import checkpoint
-from shoal.train.clock import Clock
 from shoal.train.machine import Machine
-from shoal.train.setup import cut_of, make_model, make_rig, manifest, open_data
+from shoal.train.setup import Setup, manifest, open_data
 from shoal.train.signals import EXIT_OF_ASK, StopSignals
 from shoal.train.trainer import Trainer
 
@@ -48,28 +46,22 @@ def work(loaded: Loaded, run: Run, world: World | None, *, resume: str, began: f
     listen = os.environ.get("SHOAL_LISTEN_FD")
     gang = join(world, machine.device, listen_fd=int(listen) if listen else None)
     try:
-        cut = cut_of(recipe, len(data.train.labels), gang)
-        clock = Clock(cut.span, recipe.length)
         notes = [*loaded.notes]
         saved = _saved(run, resume, gang, notes.append)
-        created = make_model(recipe, data.classes, data.train.shape[0], pretrained=saved is None)
-        rig = make_rig(recipe, created.module, data, clock, cut, gang)
+        setup = Setup.of(recipe, gang, data, pretrained=saved is None)
         with _sinks(run, world, gang, saved) as sink:
-            trainer = Trainer(
-                recipe, rig, gang, clock, cut, data.train, data.val, run, sink,
-                manifest(recipe, loaded.name, data, machine.threads),
-            )  # fmt: skip
+            trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads))
             if saved is not None:
                 trainer.load(saved)
             if gang.rank == 0:
                 write_whole(run.environment, json.dumps(machine.describe(), indent=1))
-                for text in [*notes, *created.notes]:
-                    sink.write({"event": "note", "step": clock.step, "level": "warning", "text": text})
-                sink.write(_start(loaded, trainer, rig.model, machine, saved))
+                for text in [*notes, *setup.notes]:
+                    sink.write({"event": "note", "step": setup.clock.step, "level": "warning", "text": text})
+                sink.write(_start(loaded, setup, machine, saved))
             with StopSignals() as signals:
                 asked = trainer.fit(signals)
             trainer.end_event(began)
-            rig.close()
+            setup.rig.close()
             gang.barrier()
         return EXIT_OF_ASK.get(asked, DONE)
     finally:
@@ -99,10 +91,8 @@ def _sinks(run: Run, world: World | None, gang: Gang, saved: checkpoint.Checkpoi
     return Sinks([*sinks, Jsonl(run, resume_step=step), TensorBoard(run, resume_step=step)])
 
 
-def _start(
-    loaded: Loaded, trainer: Trainer, model: torch.nn.Module, machine: Machine, saved: checkpoint.Checkpoint | None
-) -> dict:
-    recipe, clock, workers = loaded.recipe, trainer.clock, trainer.gang.num_ranks
+def _start(loaded: Loaded, setup: Setup, machine: Machine, saved: checkpoint.Checkpoint | None) -> dict:
+    recipe, clock, workers = loaded.recipe, setup.clock, setup.gang.num_ranks
     why = [*machine.why]
     if recipe.shards == "auto":
         why.append(f"shards: {recipe.shards_for(workers)} (auto; another number of workers would train another model)")
@@ -114,7 +104,7 @@ def _start(
         "images": clock.images,
         "recipe": loaded.name,
         "model": recipe.model.name,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in setup.rig.model.parameters()),
         "num_ranks": workers,
         "batch": clock.span.batch,
         "shards": recipe.shards_for(workers),

@@ -29,5 +29,7 @@ class Timm(Optim, frozen=True, kw_only=True):
             return create_optimizer_v2(
                 self.groups(model), opt=self.opt, lr=self.lr, weight_decay=self.weight_decay, **self.options
             )
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise UsageError(f"optim.options: {self.opt} does not take them ({error})") from None
+        except (AssertionError, ImportError) as error:  # those of apex and bitsandbytes
+            raise UsageError(f"optim.opt: {self.opt} cannot be used here ({error})") from None

@@ -20,7 +20,7 @@ class OneCycle(Schedule, frozen=True, kw_only=True):
     """Factor at the end."""
 
     def shape(self, images: int, total: int, span: Span) -> float:
-        done = images / total
+        done = images / total  # quotients first: they are at most 1, and so is then the factor
         if done < self.peak_at:
-            return self.start + (1 - self.start) * done / self.peak_at
-        return self.end + (1 - self.end) * (1 - done) / (1 - self.peak_at)
+            return self.start + (1 - self.start) * (done / self.peak_at)
+        return self.end + (1 - self.end) * ((1 - done) / (1 - self.peak_at))

@@ -6,7 +6,6 @@ import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -28,7 +27,7 @@ _PIECE = 1 << 22
 
 class Exchange(ABC):
     """Between a worker's backward passes and the optimizer's step. One step: for each of this worker's batches
-    `sharing` around `after_forward` and the backward pass, then `finish`."""
+    `before_forward`, `after_forward`, `after_backward`; then `finish`."""
 
     def __init__(self, gang: Gang) -> None:
         self.gang = gang
@@ -40,9 +39,8 @@ class Exchange(ABC):
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         """Takes the model; returns what to call for a training forward pass."""
 
-    def sharing(self, batch: Batch, last: bool) -> AbstractContextManager:
-        """Around the forward and backward pass of a batch."""
-        return nullcontext()
+    def before_forward(self, batch: Batch, last: bool) -> None:  # noqa: B027  (most exchanges have nothing to do here)
+        """When a batch is about to be computed; `last` of this worker's in the step."""
 
     @abstractmethod
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
@@ -124,7 +122,7 @@ class Bucketed(Exchange):
         self._side: torch.Tensor | None = None
         self._pending = Pending()
         self._began = self._shared = False
-        return self._ddp
+        return self._forward
 
     def _sum_bucket(self, _, bucket):  # no annotations: DDP refuses them as text
         """DDP's own exchange divides by the number of workers; shards are uneven, so this one adds and no more."""
@@ -134,8 +132,13 @@ class Bucketed(Exchange):
         future = dist.all_reduce(buffer, async_op=True).get_future()  # type: ignore[union-attr]
         return future.then(lambda done: done.value()[0])
 
-    def sharing(self, batch: Batch, last: bool) -> AbstractContextManager:
-        return nullcontext() if last and batch.all_busy else self._ddp.no_sync()
+    def before_forward(self, batch: Batch, last: bool) -> None:
+        self._shared = last and batch.all_busy
+
+    def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        # DDP is kept out of what it does not exchange: even under no_sync its second forward pass agrees on new buckets
+        # with all workers, of which some may have no images in the step.
+        return self._ddp(inputs) if self._shared else self._model(inputs)
 
     def _begin(self) -> None:
         if not self._began:
@@ -150,7 +153,6 @@ class Bucketed(Exchange):
         self._side[: self._buffers.size] += self._buffers.leaf(batch)
         if last:
             self._send_side(ask)
-            self._shared = batch.all_busy
 
     def _send_side(self, ask: int) -> None:
         assert self._side is not None

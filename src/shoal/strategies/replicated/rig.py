@@ -12,7 +12,7 @@ from shoal.models.weights import check_fit
 from shoal.step import nonfinite, norm, randomness
 from shoal.step.gang import Gang
 from shoal.step.inputs import Inputs
-from shoal.step.meters import tally
+from shoal.step.meters import StepOutput
 from shoal.step.precision import Precision
 from shoal.step.task import Task
 from shoal.strategies import Applied, MakeOptimizer, Rig, RigSpec
@@ -74,16 +74,16 @@ class ReplicatedRig(Rig):
         with self._precision.context(self._gang.device):
             return self._task.loss(net, self._inputs(batch.images), batch, self._spec.seed)
 
-    def forward_backward(self, batch: Batch, *, last: bool) -> torch.Tensor:
+    def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
         batch = batch.to(self._gang.device)
         self._batches.append(batch)
         self._buffers.begin_shard()
-        with self._exchange.sharing(batch, last):
-            loss, logits = self._loss(batch, self._net)
-            self._exchange.after_forward(batch, last, self.ask)
-            (loss / batch.count_global).backward()
+        self._exchange.before_forward(batch, last)
+        loss, logits = self._loss(batch, self._net)
+        self._exchange.after_forward(batch, last, self.ask)
+        (loss / batch.count_global).backward()
         self._exchange.after_backward(batch)
-        return tally(loss, logits.detach(), batch.labels)
+        return StepOutput(loss.detach(), logits.detach())
 
     @torch.no_grad()
     def apply(self, lr: float, images: int) -> Applied:
@@ -130,8 +130,18 @@ class ReplicatedRig(Rig):
 
     def _error(self, step: int, more: str) -> ShoalError:
         self._buffers.undo()
-        culprit = nonfinite.first(self.model, self._batches, lambda batch: self._loss(batch, self.model)[0])
+        # The gradients are everybody's by now; this worker's own tell whether the cause lies here.
+        for flat in self._exchange.gradients:
+            flat.zero_()
+        culprit = nonfinite.first(self.model, self._batches, self._again)
         return nonfinite.error(step, self._gang.rank, culprit and culprit + more)
+
+    @torch.enable_grad()
+    def _again(self, batch: Batch) -> torch.Tensor:
+        """Loss and gradient of a batch once more, without the other workers' part."""
+        loss, _ = self._loss(batch, self.model)
+        (loss / batch.count_global).backward()
+        return loss.detach()
 
     @torch.inference_mode()
     def evaluate(self, batch: Batch, *, averaged: bool = False) -> torch.Tensor:
@@ -159,9 +169,20 @@ class ReplicatedRig(Rig):
                 _copy(self._average.model, state.get("ema", state["model"]))
         if state.get("optimizer") is not None:
             self.optimizer.load_state_dict(state["optimizer"])
+            _own_state(self.optimizer)
 
 
 def _copy(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Into the tensors that are there: they may be views that others hold."""
     for name, tensor in model.state_dict(keep_vars=True).items():
         tensor.detach().copy_(state[name])
+
+
+def _own_state(optimizer: torch.optim.Optimizer) -> None:
+    """Copies what torch's `load_state_dict` has only borrowed, laid out as the parameters are: the fused kernels walk
+    both in memory order and look at no strides, and the state may come from another layout."""
+    for parameter, held in optimizer.state.items():
+        for key, value in held.items():
+            if isinstance(value, torch.Tensor):
+                like = parameter if value.shape == parameter.shape else value
+                held[key] = torch.empty_like(like, dtype=value.dtype, device=value.device).copy_(value)

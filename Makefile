@@ -1,0 +1,37 @@
+# Two commands for a fresh machine: `make train` and `make test`. Everything lives in .venv; `make clean` removes it.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help train test quick lint bench clean
+
+help:
+	@echo "make train   set up .venv, train the built-in digits on 2 workers, show the result"
+	@echo "make test    set up .venv, run the whole test suite (make quick: without the slow tests)"
+	@echo "make lint    ruff, pyright, import-linter"
+	@echo "make bench   the figures of docs/measured.md, measured here"
+
+train: $(READY)
+	@$(BIN)/shoal train digits -n 2
+
+test: $(READY)
+	@$(BIN)/python -m pytest
+
+quick: $(READY)
+	@$(BIN)/python -m pytest -m "not slow"
+
+lint: $(READY)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+
+bench: $(READY)
+	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or newer: make PYTHON=python3.12 …")'
+	@echo "Setting up .venv (once; with torch for CUDA this downloads some 3 GB and takes a few minutes) …"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,48 @@
+"""Fair comparisons on a shared, noisy machine: A B A B …, the median of the ratios pair by pair."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+
+def machine() -> str:
+    """One line for every result: what it was measured on."""
+    from shoal.train.machine import cores_here, cpu_name
+
+    load = os.getloadavg()[0]
+    return f"{cpu_name()}, {cores_here()} cores, Python {platform.python_version()}, load {load:.1f}"
+
+
+def whole_process(argv: Sequence[str]) -> float:
+    """Seconds of one whole process; its output is thrown away, its exit code is not looked at."""
+    began = time.perf_counter()
+    subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return time.perf_counter() - began
+
+
+def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> tuple[float, float, float, float, float]:
+    """Medians of both, and the median, smallest and largest of the ratios ours/theirs over n pairs."""
+    pairs = [(ours(), theirs()) for _ in range(n)]
+    ratios = [a / b for a, b in pairs]
+    a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return a, b, statistics.median(ratios), min(ratios), max(ratios)
+
+
+def verdict(name: str, figure: float, goal: str, met: bool) -> None:
+    """Prints one line; a goal that is missed ends the program with 1 at its exit."""
+    print(f"{'ok  ' if met else 'MISS'}  {name}: {figure:.3f} (goal {goal})", flush=True)
+    if not met:
+        _missed.append(name)
+
+
+_missed: list[str] = []
+
+
+def finish() -> None:
+    sys.exit(1 if _missed else 0)

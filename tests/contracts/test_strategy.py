@@ -1,0 +1,610 @@
+"""The contract of the strategies seam: whoever computes it, and with how many workers, the same recipe is trained.
+
+Every synchronous strategy in the folder is tested here from the day it appears, at each number of workers it takes.
+It is held against `by_hand`: the training as a page of plain torch, without rig, gang or exchange. Equality is float64
+to 1e-12, or bits where the strategy is deterministic.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal
+
+import pytest
+import torch
+from gangs import GangPool
+from torch import Tensor, nn
+
+from shoal.base.duration import Span
+from shoal.base.errors import ShoalError, UsageError
+from shoal.data.augment import Augment
+from shoal.data.batches import Batch, Batches, Cut, eval_chunks
+from shoal.data.order import share
+from shoal.data.source import Held
+from shoal.data.sources.synthetic import Synthetic
+from shoal.recipe.part import kinds
+from shoal.step.gang import Gang
+from shoal.step.inputs import Inputs
+from shoal.step.meters import Meters, Metrics
+from shoal.step.nonfinite import NonFiniteError
+from shoal.step.optims.adamw import Adamw
+from shoal.step.optims.sgd import Sgd
+from shoal.step.precisions.fp32 import Fp32
+from shoal.step.precisions.fp64 import Fp64
+from shoal.step.randomness import seed_for
+from shoal.step.tasks.classify import Classify
+from shoal.strategies import Rig, RigSpec, Strategy
+
+CLASSES = 3
+SEED = 3
+PEAK = 0.1
+ASYNCHRONOUS = {"local_sgd", "dist_async"}
+"""Strategies that promise accounting, not a trajectory; they have tests of their own."""
+
+
+# The trainings ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Poison:
+    """A shard that goes wrong in one step: its loss, or only the gradient of it, is infinite."""
+
+    step: int
+    shard: int
+    where: Literal["loss", "gradient"] = "gradient"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a recipe would say."""
+
+    net: Literal["plain", "norm", "dropout", "norm-dropout"] = "norm"
+    norm: Literal["shard", "sync", "frozen"] = "shard"
+    images: int = 29
+    batch: int = 11
+    shards: int = 5
+    steps: int = 5
+    exactly: bool = False
+    """float32 with strategy.deterministic: bits; else float64, to 1e-12."""
+    optim: Literal["sgd", "adamw"] = "sgd"
+    clip_norm: float | None = None
+    mixup: float = 0.0
+    nonfinite: Literal["stop", "skip"] = "stop"
+    poison: Poison | None = None
+    asks: tuple[tuple[int, int, int], ...] = ()
+    """(step, rank, ask)."""
+    half_life: float | None = 40.0
+    channels_last: bool = False
+
+
+UNEVEN = Job(images=29, batch=11, shards=5)
+"""Batches of 11, 11, 7: neither 2 nor 3 workers divide the shards, shards are uneven, step 4 begins an epoch."""
+FEWER = Job(images=8, batch=6, shards=3)
+"""Batches of 6, 2: the second step already has fewer images than shards; the third of three workers has none."""
+ONE = Job(images=15, batch=7, shards=4)
+"""Batches of 7, 7, 1: only the first worker has an image."""
+SHAPES = {"uneven": UNEVEN, "fewer": FEWER, "one": ONE}
+
+NETS: dict[str, dict[str, Any]] = {
+    "plain": dict(net="plain"),
+    "adamw": dict(net="plain", optim="adamw", clip_norm=0.5),
+    "shard": dict(net="norm", norm="shard"),
+    "sync": dict(net="norm", norm="sync"),
+    "frozen": dict(net="norm", norm="frozen"),
+    "dropout": dict(net="dropout", mixup=0.4),
+    "layout": dict(net="norm", channels_last=True),
+}
+
+
+@dataclass
+class Outcome:
+    """What is left of a training, at one rank."""
+
+    numbers: dict[str, Tensor]
+    """Everything that a checkpoint would hold: `model.*`, `optimizer.*`, `ema.*`."""
+    state: dict[str, Any]
+    metrics: Metrics
+    applied: list[tuple[bool, int]] = field(default_factory=list)
+    bytes_sent: int = 0
+    history: list[dict[str, Tensor]] = field(default_factory=list)
+    """`numbers` after each step."""
+
+
+class Net(nn.Sequential):
+    def __init__(self, kind: str, channels: int = 1) -> None:
+        torch.manual_seed(5)
+        norm = "norm" in kind
+        super().__init__(
+            nn.Conv2d(channels, 4, 3, padding=1, bias=not norm),
+            nn.BatchNorm2d(4) if norm else nn.Identity(),
+            nn.ReLU(),
+            nn.Dropout(0.3 if "dropout" in kind else 0.0),
+            nn.Conv2d(4, 5, 3, stride=2, bias=not norm),
+            nn.BatchNorm2d(5, momentum=0.3) if norm else nn.Identity(),
+            nn.ReLU(),
+            nn.Dropout(0.5 if "dropout" in kind else 0.0),
+            nn.Flatten(),
+            nn.Linear(5 * 3 * 3, CLASSES),
+        )
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):  # as if trained: frozen layers would do nothing much otherwise
+                nn.init.uniform_(module.weight, 0.5, 1.5)
+                nn.init.uniform_(module.running_mean, -0.2, 0.2)  # type: ignore[arg-type]
+                nn.init.uniform_(module.running_var, 0.5, 1.5)  # type: ignore[arg-type]
+
+
+class _Infinite(torch.autograd.Function):
+    """The identity, with a gradient that is not finite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad * torch.inf
+
+
+class Poisoned(Classify, frozen=True, kw_only=True):
+    poison: Any = None
+
+    def loss(self, net: Any, inputs: Tensor, batch: Batch, seed: int) -> tuple[Tensor, Tensor]:
+        total, logits = Classify.loss(self, net, inputs, batch, seed)
+        poison = self.poison
+        if poison and batch.step == poison.step and poison.shard in [shard for shard, _ in batch.shards]:
+            total = total * torch.inf if poison.where == "loss" else _Infinite.apply(total)  # type: ignore[assignment]
+        return total, logits
+
+
+def pixels(job: Job) -> Held:
+    return Synthetic(images=job.images, classes=CLASSES, channels=1, size=8).open("train")
+
+
+def optim_of(job: Job) -> Sgd | Adamw:
+    if job.optim == "adamw":
+        return Adamw(lr=PEAK, weight_decay=0.01, eps=1e-3)
+    return Sgd(lr=PEAK, momentum=0.9, nesterov=True, weight_decay=0.01, decay_norms=False)
+
+
+def precision_of(job: Job) -> Fp32 | Fp64:
+    return Fp32(nonfinite=job.nonfinite) if job.exactly else Fp64(nonfinite=job.nonfinite)
+
+
+def task_of(job: Job) -> Poisoned:
+    return Poisoned(smoothing=0.1, mixup=job.mixup, poison=job.poison)
+
+
+def lr(step: int) -> float:
+    return PEAK / (1 + step)
+
+
+AUGMENT = Augment(pad=1, mirror=True)
+
+
+def cut_of(job: Job, replica: int = 0, num_replicas: int = 1, *, merged: bool = False) -> Cut:
+    return Cut(Span(job.images, job.batch), job.shards, SEED, replica, num_replicas, merged)
+
+
+def strategy_of(name: str, job: Job) -> Strategy:
+    return kinds("strategies")[name](name=name, deterministic=job.exactly)  # type: ignore[return-value]
+
+
+def rig_of(gang: Gang, name: str, job: Job) -> Rig:
+    torch.use_deterministic_algorithms(job.exactly, warn_only=True)
+    data, optim = pixels(job), optim_of(job)
+    spec = RigSpec(
+        seed=SEED,
+        shards=job.shards,
+        norm=job.norm,
+        clip_norm=job.clip_norm,
+        ema_half_life=job.half_life,
+        mean=data.mean,
+        std=data.std,
+        channels_last=job.channels_last,
+    )
+    return strategy_of(name, job).rig(Net(job.net), optim.make, task_of(job), precision_of(job), gang, spec)
+
+
+def numbers_of(state: dict[str, Any]) -> dict[str, Tensor]:
+    """A state's tensors by name, copied."""
+    found = {f"model.{name}": tensor for name, tensor in state["model"].items()}
+    found |= {f"ema.{name}": tensor for name, tensor in state.get("ema", {}).items()}
+    for number, held in state["optimizer"]["state"].items():
+        found |= {f"optimizer.{number}.{key}": torch.as_tensor(value) for key, value in held.items()}
+    return {name: tensor.detach().clone() for name, tensor in found.items()}
+
+
+def train(gang: Gang, name: str, job: Job, first: int = 0, state: dict[str, Any] | None = None) -> Outcome:
+    """Steps `first` to job.steps, with the verbs of the trainer."""
+    rig = rig_of(gang, name, job)
+    if state is not None:
+        rig.load_state_dict(state)
+    layout = strategy_of(name, job).layout(gang.num_ranks)
+    cut = cut_of(job, layout.replica_of_rank[gang.rank], layout.num_replicas, merged=job.norm == "sync")
+    meters = Meters(cut.shards, gang)
+    asks = {step: ask for step, rank, ask in job.asks if rank == gang.rank}
+    applied, history = [], []
+    for step, batches in enumerate(Batches(pixels(job), AUGMENT, cut, thread=False).steps(first, job.steps), first):
+        rig.ask = asks.get(step, 0)
+        for batch in batches:
+            meters.add(batch, rig.forward_backward(batch, last=batch is batches[-1]))
+        applied.append(tuple(rig.apply(lr(step), cut.count(step))))
+        history.append(numbers_of(rig.state_dict()))
+    rig.settle()
+    state = copy.deepcopy(rig.state_dict())
+    outcome = Outcome(numbers_of(state), state, meters.read_epoch(), applied, rig.bytes_sent, history)
+    rig.close()
+    return outcome
+
+
+# The same by hand ---------------------------------------------------------------------------------------------------
+
+
+def whole(batches: list[Batch]) -> Batch:
+    """A step's shards as one batch."""
+    images, labels, indices = (
+        torch.cat([getattr(batch, name) for batch in batches]) for name in ("images", "labels", "indices")
+    )
+    return replace(batches[0], images=images, labels=labels, indices=indices)
+
+
+@cache
+def by_hand(job: Job) -> Outcome:
+    """One process, plain torch: a loop over shards, or ordinary BatchNorm over the whole batch where norm is sync."""
+    data, task, dtype = pixels(job), task_of(job), precision_of(job).dtype()
+    inputs = Inputs(data.mean, data.std, dtype, torch.device("cpu"))
+    model = Net(job.net).to(dtype).train()
+    for module in model.modules():
+        if job.norm == "frozen" and isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    optimizer = optim_of(job).make(model)
+    average = copy.deepcopy(model)
+    batches, cut = Batches(data, AUGMENT, cut_of(job), thread=False), cut_of(job)
+    sums, history, applied = torch.zeros(4, dtype=torch.float64), [], []
+    for step in range(job.steps):
+        parts = batches.prepare(step)
+        parts = [whole(parts)] if job.norm == "sync" else parts
+        start = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        means = {name: torch.zeros_like(buffer, dtype=torch.float64) for name, buffer in start.items()}
+        optimizer.zero_grad()
+        for batch in parts:
+            for name, buffer in model.named_buffers():
+                buffer.copy_(start[name])
+            seed_for(batch, SEED)
+            loss, logits = task.loss(model, inputs(batch.images), batch, SEED)
+            (loss / cut.count(step)).backward()
+            for name, buffer in model.named_buffers():
+                means[name] += buffer.double() * len(batch.images) / cut.count(step)
+            top1 = (logits.argmax(1) == batch.labels).sum()
+            sums += torch.stack([t.detach().double() for t in (loss, top1, torch.tensor(len(logits)))] * 2)[:4]
+        skipped = job.poison is not None and step == job.poison.step
+        for name, buffer in model.named_buffers():
+            buffer.copy_(start[name] if skipped else means[name] if buffer.is_floating_point() else means[name].round())
+        applied.append((not skipped, 0))
+        if not skipped:
+            if job.clip_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = lr(step)
+            optimizer.step()
+            if job.half_life is not None:
+                old = 0.5 ** (cut.count(step) / job.half_life)
+                for mine, new in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
+                    mine.copy_(mine * old + new * (1 - old) if mine.is_floating_point() else new)
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        state |= {"ema": average.state_dict()} if job.half_life is not None else {}
+        history.append(numbers_of(state))
+    loss, top1, count = (sums[:3]).tolist()
+    metrics = Metrics(loss / count, top1 / count, 1.0, round(count))
+    return Outcome(history[-1], copy.deepcopy(state), metrics, applied, 0, history)
+
+
+def assert_same(got: dict[str, Tensor], expected: dict[str, Tensor], *, exactly: bool) -> None:
+    assert got.keys() == expected.keys()
+    for name, tensor in expected.items():
+        where = lambda text, name=name: f"{name}: {text}"  # noqa: E731
+        if exactly or not tensor.is_floating_point():
+            assert got[name].dtype == tensor.dtype and torch.equal(got[name], tensor), where("other bits")
+        else:
+            torch.testing.assert_close(got[name], tensor, rtol=1e-12, atol=1e-12, msg=where)
+
+
+def assert_agree(outcomes: list[Outcome]) -> None:
+    """All ranks hold the same bits and the same figures."""
+    for outcome in outcomes[1:]:
+        assert_same(outcome.numbers, outcomes[0].numbers, exactly=True)
+        assert outcome.metrics == outcomes[0].metrics
+        assert outcome.applied == outcomes[0].applied
+
+
+def assert_metrics(got: Metrics, expected: Metrics) -> None:
+    assert (got.count, got.top1, got.top5) == (expected.count, expected.top1, expected.top5)
+    assert got.loss == pytest.approx(expected.loss, rel=1e-12, abs=0)
+
+
+# Who is tested ------------------------------------------------------------------------------------------------------
+
+
+def takers() -> Iterator[tuple[str, int]]:
+    """(strategy, workers) for all that take so many."""
+    for name in kinds("strategies"):
+        for n in (1, 2, 3) if name not in ASYNCHRONOUS else ():
+            try:
+                strategy_of(name, UNEVEN).check(n, 0, FEWER.shards)
+            except UsageError:
+                continue
+            yield name, n
+
+
+TAKERS = list(takers())
+every_taker = pytest.mark.parametrize(("name", "n"), TAKERS, ids=[f"{name}-{n}" for name, n in TAKERS])
+
+
+def run(pool: GangPool, name: str, n: int, job: Job, *rest: Any) -> list[Outcome]:
+    outcomes = pool.run(train, n, name, job, *rest)
+    assert_agree(outcomes)
+    return outcomes
+
+
+def test_the_folder_is_tested():
+    assert {("single", 1), ("ddp", 1), ("ddp", 2), ("ddp", 3)} <= set(TAKERS)
+    assert ("single", 2) not in TAKERS
+
+
+# The trajectory -----------------------------------------------------------------------------------------------------
+
+
+@every_taker
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_the_training_by_hand(gang_pool: GangPool, name: str, n: int, shape: str, net: str):
+    job = replace(SHAPES[shape], **NETS[net])
+    expected = by_hand(job)
+    for outcome in run(gang_pool, name, n, job):
+        assert_same(outcome.numbers, expected.numbers, exactly=False)
+        assert_metrics(outcome.metrics, expected.metrics)
+        assert outcome.applied == [(True, 0)] * job.steps
+        assert (outcome.bytes_sent > 0) == (n > 1)
+    cut = cut_of(job)
+    assert expected.metrics.count == sum(cut.count(step) for step in range(job.steps))  # nothing is dropped or padded
+
+
+@every_taker
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sync_dropout_belongs_to_shards(gang_pool: GangPool, name: str, n: int, shape: str):
+    job = replace(SHAPES[shape], net="norm-dropout", norm="sync", mixup=0.4)
+    expected = single(gang_pool, job)
+    assert_same(run(gang_pool, name, n, job)[0].numbers, expected.numbers, exactly=False)
+
+
+@every_taker
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("net", [dict(norm="shard"), dict(norm="frozen"), dict(channels_last=True)], ids=repr)
+def test_deterministic_gives_the_same_bits(gang_pool: GangPool, name: str, n: int, shape: str, net: dict[str, Any]):
+    job = replace(SHAPES[shape], net="norm-dropout", mixup=0.4, clip_norm=1.0, exactly=True, **net)
+    expected = single(gang_pool, job)
+    outcome = run(gang_pool, name, n, job)[0]
+    assert outcome.numbers["model.0.weight"].dtype == torch.float32
+    assert_same(outcome.numbers, expected.numbers, exactly=True)
+    assert outcome.metrics == expected.metrics
+    assert (outcome.bytes_sent > 0) == (n > 1)
+
+
+_SINGLES: dict[Job, Outcome] = {}
+
+
+def single(pool: GangPool, job: Job) -> Outcome:
+    """The single run, once per job. In a process of the pool, because threads are set there."""
+    if job not in _SINGLES:
+        _SINGLES[job] = pool.run(train, 1, "single", job)[0]
+    return _SINGLES[job]
+
+
+def test_the_deterministic_single_run_is_no_other_training(gang_pool: GangPool):
+    """In float32 only the order of additions may differ; so one step is close, and so is what it sends on."""
+    job = replace(UNEVEN, steps=1, exactly=True)
+    exact, plain = single(gang_pool, job), by_hand(replace(job, exactly=False))
+    for key, tensor in plain.numbers.items():
+        torch.testing.assert_close(exact.numbers[key].double(), tensor.double(), rtol=1e-4, atol=1e-5)
+
+
+# Steps that go wrong ------------------------------------------------------------------------------------------------
+
+
+@every_taker
+@pytest.mark.parametrize("shape", ["uneven", "fewer"])
+@pytest.mark.parametrize("norm", ["shard", "sync", "frozen"])
+def test_all_skip_together(gang_pool: GangPool, name: str, n: int, shape: str, norm: Any):
+    """Step 1 is, with shape `fewer`, one in which a worker has no images; shard 1 is not rank 0's for three workers."""
+    bad = 1
+    job = replace(SHAPES[shape], norm=norm, nonfinite="skip", poison=Poison(bad, shard=1))
+    expected = by_hand(job)
+    for outcome in run(gang_pool, name, n, job):
+        assert [stepped for stepped, _ in outcome.applied] == [step != bad for step in range(job.steps)]
+        assert_same(outcome.history[bad], outcome.history[bad - 1], exactly=True)
+        assert_same(outcome.numbers, expected.numbers, exactly=False)
+
+
+@every_taker
+def test_skipping_is_exact_where_training_is(gang_pool: GangPool, name: str, n: int):
+    job = replace(FEWER, net="norm-dropout", exactly=True, nonfinite="skip", poison=Poison(1, shard=1))
+    outcome = run(gang_pool, name, n, job)[0]
+    assert_same(outcome.numbers, single(gang_pool, job).numbers, exactly=True)
+    assert_same(outcome.history[1], outcome.history[0], exactly=True)
+
+
+def stopping(gang: Gang, name: str, job: Job) -> tuple[str, bool]:
+    try:
+        train(gang, name, job)
+    except NonFiniteError as error:
+        return str(error), error.elsewhere
+    return "went on", False
+
+
+@every_taker
+@pytest.mark.parametrize("exactly", [False, True], ids=["sum", "tree"])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("shape", ["uneven", "fewer"])
+def test_all_stop_together_and_the_culprit_is_named(
+    gang_pool: GangPool, name: str, n: int, shape: str, where: Any, exactly: bool
+):
+    bad = 1
+    job = replace(SHAPES[shape], poison=Poison(1, bad, where), exactly=exactly, steps=3)
+    layout = strategy_of(name, job).layout(n)
+    told = {"loss": "the loss of shard 1", "gradient": "gradient of 0.weight"}[where]
+    for rank, (text, elsewhere) in enumerate(gang_pool.run(stopping, n, name, job)):
+        mine = bad in share(job.shards, layout.replica_of_rank[rank], layout.num_replicas)
+        assert f"step 1, rank {rank}:" in text
+        assert (told in text) == mine, text
+        assert elsewhere == (not mine), text
+
+
+def test_the_twentieth_skip_in_a_row_stops(gang_pool: GangPool):
+    job = replace(FEWER, steps=25, nonfinite="skip")
+    assert "20 steps in a row" in gang_pool.run(never_finite, 1, "single", job)[0]
+
+
+def never_finite(gang: Gang, name: str, job: Job) -> str:
+    rig = rig_of(gang, name, job)
+    with torch.no_grad():
+        rig.model[-1].bias.fill_(torch.nan)  # type: ignore[index, operator]
+    for batches in Batches(pixels(job), AUGMENT, cut_of(job), thread=False).steps(0, job.steps):
+        for batch in batches:
+            rig.forward_backward(batch, last=batch is batches[-1])
+        try:
+            rig.apply(PEAK, job.batch)
+        except NonFiniteError as error:
+            return str(error)
+    return "went on"
+
+
+# Asking -------------------------------------------------------------------------------------------------------------
+
+
+@every_taker
+@pytest.mark.parametrize("exactly", [False, True], ids=["sum", "tree"])
+@pytest.mark.parametrize("norm", ["shard", "sync"])
+def test_an_ask_reaches_all_in_the_same_step(gang_pool: GangPool, name: str, n: int, norm: Any, exactly: bool):
+    if exactly and norm == "sync":
+        pytest.skip("sync norms have no fixed order of addition")
+    last = n - 1  # in steps 1 and 3 of three workers, one without images
+    asks = ((1, last, 1), (2, last, 2), (3, last, 2), (3, 0, 1 if n > 1 else 2), (4, 0, 1))
+    job = replace(FEWER, norm=norm, asks=asks, exactly=exactly, steps=6)
+    for outcome in run(gang_pool, name, n, job):
+        assert [asked for _, asked in outcome.applied] == [0, 1, 2, 2, 1, 0]
+
+
+# States -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exactly", [False, True], ids=["fp64", "bits"])
+@pytest.mark.parametrize("net", ["norm-dropout", "norm"])
+def test_any_strategy_goes_on_from_any_other(gang_pool: GangPool, net: Any, exactly: bool):
+    """Saved inside an epoch after 4 of 7 steps, with momentum, average and buffers, by each; continued by each."""
+    norm: Any = "shard" if net == "norm-dropout" else "frozen" if exactly else "sync"
+    job = replace(UNEVEN, net=net, norm=norm, exactly=exactly, steps=7)
+    expected = single(gang_pool, job) if exactly else None if net == "norm-dropout" else by_hand(job)
+    expected = expected or single(gang_pool, job)
+    for before, n in TAKERS:
+        saved = run(gang_pool, before, n, replace(job, steps=4))[0].state
+        for after, m in TAKERS:
+            outcome = run(gang_pool, after, m, job, 4, saved)[0]
+            assert_same(outcome.numbers, expected.numbers, exactly=exactly)
+
+
+@every_taker
+@pytest.mark.parametrize("optim", ["sgd", "adamw"])
+def test_a_state_does_not_know_the_memory_layout(gang_pool: GangPool, name: str, n: int, optim: Any):
+    """The optimizers' fused kernels walk momentum and weights in memory order; a loaded one must lie as the weights do."""
+    job = replace(UNEVEN, optim=optim)
+    expected = by_hand(job)
+    for before in (False, True):
+        saved = single(gang_pool, replace(job, steps=3, channels_last=before)).state
+        outcome = run(gang_pool, name, n, replace(job, channels_last=not before), 3, saved)[0]
+        assert_same(outcome.numbers, expected.numbers, exactly=False)
+
+
+def load_and_go_on(gang: Gang, name: str, job: Job, state: dict[str, Any]) -> tuple[dict, dict]:
+    before = numbers_of(state)
+    train(gang, name, job, 3, state)
+    return before, numbers_of(state)
+
+
+@every_taker
+def test_a_state_belongs_to_who_loads_it_from(gang_pool: GangPool, name: str, n: int):
+    for before, after in gang_pool.run(load_and_go_on, n, name, UNEVEN, single(gang_pool, replace(UNEVEN, steps=3)).state):
+        assert_same(after, before, exactly=True)
+
+
+@every_taker
+def test_a_state_without_an_average_begins_one_from_the_weights(gang_pool: GangPool, name: str, n: int):
+    job = replace(UNEVEN, half_life=None, steps=2)
+    saved = run(gang_pool, name, n, job)[0].state
+    assert "ema" not in saved
+    outcome = run(gang_pool, name, n, replace(job, half_life=1e30, steps=3), 2, saved)[0]
+    for key, tensor in saved["model"].items():
+        if tensor.is_floating_point():
+            torch.testing.assert_close(outcome.numbers[f"ema.{key}"], tensor, rtol=1e-12, atol=1e-12)
+
+
+def misfit(gang: Gang, name: str, job: Job) -> tuple[str, bool]:
+    rig = rig_of(gang, name, job)
+    before = numbers_of(rig.state_dict())
+    other = Net("norm", channels=2).double().state_dict()
+    other["more"] = other.pop("9.bias")
+    try:
+        rig.load_state_dict({"model": other, "optimizer": None})
+    except ShoalError as error:
+        after = numbers_of(rig.state_dict())
+        return str(error), all(torch.equal(after[key], tensor) for key, tensor in before.items())
+    return "was taken", False
+
+
+@every_taker
+def test_a_state_of_another_model_is_refused_by_the_names_of_tensors(gang_pool: GangPool, name: str, n: int):
+    for text, unchanged in gang_pool.run(misfit, n, name, UNEVEN):
+        assert all(told in text for told in ("0.weight", "[4, 2, 3, 3]", "[4, 1, 3, 3]", "9.bias", "more")), text
+        assert "4.weight" not in text
+        assert unchanged
+
+
+# Evaluating ---------------------------------------------------------------------------------------------------------
+
+
+def look(gang: Gang, name: str, job: Job, state: dict[str, Any]) -> dict[str, Any]:
+    """Evaluates in the middle of training."""
+    rig = rig_of(gang, name, job)
+    rig.load_state_dict(state)
+
+    def modes() -> list[bool]:
+        return [module.training for module in rig.model.modules()]
+
+    ((_, chunk),) = eval_chunks(pixels(job), AUGMENT, job.images)
+    before, trained = numbers_of(rig.state_dict()), modes()
+    plain, averaged = rig.evaluate(chunk), rig.evaluate(chunk, averaged=True)
+    after = numbers_of(rig.state_dict())
+    assert not plain.requires_grad
+    return dict(before=before, after=after, same_modes=modes() == trained, plain=plain.clone(), ema=averaged.clone())
+
+
+@every_taker
+@pytest.mark.parametrize("norm", ["shard", "sync", "frozen"])
+def test_evaluating_is_equal_everywhere_and_leaves_no_trace(gang_pool: GangPool, name: str, n: int, norm: Any):
+    job = replace(UNEVEN, net="norm-dropout", norm=norm)
+    state = single(gang_pool, job).state
+    looks = gang_pool.run(look, n, name, job, state)
+    ((_, chunk),) = eval_chunks(pixels(job), AUGMENT, job.images)
+    inputs = Inputs(pixels(job).mean, pixels(job).std, torch.float64, torch.device("cpu"))(chunk.images)
+    for held in looks:
+        assert_same(held["after"], held["before"], exactly=True)
+        assert held["same_modes"]
+        for key, weights in (("plain", state["model"]), ("ema", state["ema"])):
+            model = Net(job.net).double()
+            model.load_state_dict(weights)
+            assert torch.equal(held[key], looks[0][key])
+            with torch.no_grad():
+                torch.testing.assert_close(held[key], model.eval()(inputs), rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(looks[0]["plain"], looks[0]["ema"])

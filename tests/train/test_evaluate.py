@@ -1,0 +1,76 @@
+"""Validation gives one figure: from any number of workers, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gangs import GangPool
+from torch import nn
+
+from shoal.data.augment import Augment
+from shoal.data.batches import Batch
+from shoal.data.source import Held
+from shoal.data.sources.synthetic import Synthetic
+from shoal.step.gang import Alone, Gang
+from shoal.train.evaluate import Score, evaluate
+
+IMAGES, CLASSES = 23, 7
+
+
+def validation() -> Held:
+    data = Synthetic(images=4 * IMAGES, classes=CLASSES, channels=1, size=8).open("val")
+    data.labels[[3, 11]] = -1  # without a label
+    return data
+
+
+def logits_of(batch: Batch, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)).to(dtype)
+    with torch.no_grad():
+        return model(batch.images.to(dtype) / 255)
+
+
+def exact_logits_of(batch: Batch) -> torch.Tensor:
+    return logits_of(batch, torch.float64)
+
+
+def score(gang: Gang, eval_batch: int) -> tuple[Score, int]:
+    """And the number of images that this worker looked at."""
+    seen = []
+
+    def watched(batch: Batch) -> torch.Tensor:
+        seen.append(len(batch.images))
+        return logits_of(batch)
+
+    return evaluate(watched, validation(), Augment(), eval_batch, gang), sum(seen)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("eval_batch", [1, 4, 7, 10, 23, 100])
+def test_any_number_of_workers_gives_the_same_bits(gang_pool: GangPool, n: int, eval_batch: int):
+    ((alone, _),) = gang_pool.run(score, 1, eval_batch)
+    outcomes = gang_pool.run(score, n, eval_batch)
+    assert [outcome for outcome, _ in outcomes] == [alone] * n
+    assert sum(seen for _, seen in outcomes) == IMAGES  # every image once, none twice
+    if eval_batch >= IMAGES:  # one chunk: the others had none, and took part all the same
+        assert sorted(seen for _, seen in outcomes) == [0] * (n - 1) + [IMAGES]
+
+
+def test_the_figure_is_the_right_one():
+    data = validation()
+    outcome = evaluate(exact_logits_of, data, Augment(), 4, Alone())
+    whole = Batch(torch.from_numpy(data.images), torch.from_numpy(data.labels), torch.arange(IMAGES), IMAGES)
+    logits, labels = exact_logits_of(whole), whole.labels
+    known = labels >= 0
+    top = logits[known].topk(5).indices == labels[known][:, None]
+    assert (outcome.correct1, outcome.correct5, outcome.count) == (int(top[:, 0].sum()), int(top.sum()), IMAGES - 2)
+    losses = nn.functional.cross_entropy(logits, labels, reduction="none", ignore_index=-1)
+    assert outcome.loss == pytest.approx(losses.sum().item() / (IMAGES - 2), rel=1e-12, abs=0)
+    assert outcome.top1 == outcome.correct1 / outcome.count and outcome.top5 == outcome.correct5 / outcome.count
+
+
+def test_nothing_labelled_is_no_division_by_zero():
+    data = validation()
+    data.labels = np.full_like(data.labels, -1)
+    assert evaluate(logits_of, data, Augment(), 4, Alone()) == Score(0.0, 0, 0, 0)
