@@ -5,8 +5,8 @@
     def test_total(gang_pool):
         first, second = gang_pool.run(total, 2, 40)
 
-The processes start at the first use and import torch once. A rank that fails or hangs fails the test with its traceback;
-the others are killed and the next run starts new ones.
+The processes start at the first use and import torch once. A rank that fails or hangs fails the test with its
+traceback; the others are killed and the next run starts new ones.
 """
 
 from __future__ import annotations
@@ -127,12 +127,16 @@ class GangPool:
                 break
             for pipe in ready:
                 rank = missing[pipe]  # type: ignore[index]
+                answer: Any
                 try:
                     fine, answer = pipe.recv()  # type: ignore[union-attr]
-                except EOFError:
+                except (EOFError, OSError):
                     members[rank].process.join(5)
                     fine, answer = False, f"the process ended with code {members[rank].process.exitcode}"
-                (results if fine else faults)[rank] = pickle.loads(answer) if fine else answer
+                if fine:
+                    results[rank] = pickle.loads(answer)
+                else:
+                    faults[rank] = answer
             if faults:
                 until = min(until, time.monotonic() + _GRACE_S)
         if len(results) == len(members):
@@ -204,7 +208,7 @@ def _play(pipe: Connection, path: list[str], task: bytes, rank: int, n: int, sto
         else:
             dist.init_process_group(
                 "gloo",
-                store=dist.FileStore(store, n),
+                init_method=f"file://{store}",
                 rank=rank,
                 world_size=n,
                 timeout=datetime.timedelta(seconds=limit_s),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from gangs import GangError, GangPool, gangs
 
 
@@ -52,6 +53,7 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_failures_are_told_and_leave_nothing_behind():
     with gangs(2) as pool:
         pool.run(total, 2, 0)
@@ -63,7 +65,7 @@ def test_failures_are_told_and_leave_nothing_behind():
         with pytest.raises(GangError, match=r"(?s)no answer within 3 s.*in one_hangs"):
             pool.run(one_hangs, 2, limit_s=3)
         assert time.monotonic() - began < 60
-        with pytest.raises(GangError, match="rank 1 of 2.*\n.*the process ended with code 9"):
+        with pytest.raises(GangError, match=r"(?s)rank 1 of 2.*the process ended with code 9"):
             pool.run(one_dies, 2)
         assert [row[:3] for row in pool.run(total, 2, 5)] == [(0, 2, 11), (1, 2, 11)]
         last = pool.pids

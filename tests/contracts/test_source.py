@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,12 +11,10 @@ from a_part import MINIMAL, assert_torch_free, minimal, parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.data.source import Source
-
 pytestmark = pytest.mark.parametrize("name", parts("sources"))
 
 
-def source_of(name: str, **options) -> Source:
+def source_of(name: str, **options: Any) -> Any:
     """A source that opens without files of the user's and without a network; others skip the test."""
     source = minimal("sources", name, limit=60, **options)
     files = [field.name for field in msgspec.structs.fields(source) if field.name in ("path", "url", "root")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,11 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.base.duration import Span
+from shoal.data import batches as module
 from shoal.data.augment import Augment
 from shoal.data.batches import Batch, Batches, Cut, eval_chunks
 from shoal.data.order import order, shard_bounds
 from shoal.data.source import Held
 
+STEP_BY_STEP = patch.object(module, "_BLOCK_BYTES", 1)
+"""As with large images: every step is prepared by itself."""
 AUGMENT = Augment(pad=1, crop=3, mirror=True)
 
 
@@ -151,32 +156,36 @@ def test_drop_last_leaves_out_other_samples_in_each_epoch():
 # The thread
 
 
-@given(cut=cuts(), merged=st.booleans())
-@settings(deadline=None, max_examples=25)
-def test_the_thread_changes_nothing(cut, merged):
+@given(cut=cuts(), merged=st.booleans(), block=st.sampled_from([1, 300, 1000, 1 << 19]))
+@settings(deadline=None, max_examples=40)
+def test_neither_the_thread_nor_preparing_many_steps_together_changes_anything(cut, merged, block):
     cut, last = replace(cut, merged=merged), 2 * cut.span.steps_per_epoch
     data = numbered(cut.span.images_per_epoch)
-    assert steps_of(data, cut, 0, last, thread=True) == steps_of(data, cut, 0, last, thread=False)
+    one_by_one = [[plain(batch) for batch in batches(data, cut).prepare(step)] for step in range(last)]
+    with patch.object(module, "_BLOCK_BYTES", block):
+        for thread in (False, True):
+            assert steps_of(data, cut, 0, last, thread=thread) == one_by_one
 
 
-class Broken:
-    """Pixels that cannot be read any more after so many calls."""
+class Broken(Held):
+    """Images that cannot be read any more after so many calls."""
 
     def __init__(self, data: Held, calls: int) -> None:
         self.__dict__.update(vars(data))
-        self._data, self.calls = data, calls
+        self.calls = calls
 
     def pixels(self, indices):
         self.calls -= 1
         if self.calls < 0:
             raise OSError("the disk is gone")
-        return self._data.pixels(indices)
+        return super().pixels(indices)
 
 
 def running() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "batches"]
 
 
+@STEP_BY_STEP
 @pytest.mark.parametrize("thread", [False, True])
 def test_a_fault_of_the_source_comes_to_the_caller_after_the_good_steps(thread):
     cut = Cut(Span(40, 4), shards=2, seed=0)
@@ -189,10 +198,11 @@ def test_a_fault_of_the_source_comes_to_the_caller_after_the_good_steps(thread):
     assert not running()
 
 
+@STEP_BY_STEP
 @pytest.mark.parametrize("taken", [0, 1, 7])
 def test_closing_early_leaves_no_thread(taken):
     data = numbered(40)
-    steps = batches(data, Cut(Span(40, 1), shards=1, seed=0), thread=True).steps(0, 4000)
+    steps: Any = batches(data, Cut(Span(40, 1), shards=1, seed=0), thread=True).steps(0, 4000)
     for _ in range(taken):
         next(steps)
     assert bool(running()) == (taken > 0)
@@ -200,41 +210,39 @@ def test_closing_early_leaves_no_thread(taken):
     assert not running()
 
 
+@STEP_BY_STEP
 def test_closing_while_the_source_is_at_work_waits_for_it():
     class Slow(Broken):
         def pixels(self, indices):
             time.sleep(0.1)
             return super().pixels(indices)
 
-    steps = batches(Slow(numbered(8), 100), Cut(Span(8, 1), shards=1, seed=0), thread=True).steps(0, 100)
+    steps: Any = batches(Slow(numbered(8), 100), Cut(Span(8, 1), shards=1, seed=0), thread=True).steps(0, 100)
     next(steps)
     steps.close()
     assert not running()
 
 
+@STEP_BY_STEP
 def test_waiting_is_measured_only_where_the_caller_waits():
     class Slow(Broken):
         def pixels(self, indices):
-            time.sleep(0.05)
+            time.sleep(0.1)
             return super().pixels(indices)
 
     cut = Cut(Span(8, 2), shards=1, seed=0)
-    for thread in (False, True):
-        slow = batches(Slow(numbered(8), 100), cut, thread=thread)
-        for _ in slow.steps(0, 4):
-            pass
-        assert slow.waited_s > 0.19
-    source = Slow(numbered(8), 100)
-    ahead = batches(source, cut, thread=True)
-    steps = ahead.steps(0, 4)
+    here = batches(Slow(numbered(8), 100), cut, thread=False)
+    list(here.steps(0, 3))
+    assert here.waited_s >= 0.3
+    ahead = batches(Slow(numbered(8), 100), cut, thread=True)
+    steps = ahead.steps(0, 3)
     next(steps)
     first = ahead.waited_s
-    while source.calls > 96:  # a long step, in which the others are prepared
-        time.sleep(0.05)
-    time.sleep(0.05)
-    for _ in steps:
-        pass
-    assert ahead.waited_s - first < 0.04
+    assert first > 0
+    while running():  # a long step, in which the others are prepared
+        time.sleep(0.02)
+    list(steps)
+    assert ahead.waited_s == first
 
 
 # Validation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ class Poisoned(nn.Module):
         return x
 
 
-def a_model() -> nn.Sequential:
+def a_model() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4), Poisoned(), nn.ReLU(), nn.Linear(4, 3))
 

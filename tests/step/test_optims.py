@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ ALL = [Sgd(lr=0.1), Adamw(lr=0.1), Timm(lr=0.1, opt="lamb")]
 NAMES = [optim.name for optim in ALL]
 
 
-def a_model() -> nn.Sequential:
+def a_model() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3)).double()
 

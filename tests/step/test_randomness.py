@@ -7,7 +7,7 @@ import torch
 from a_gang import a_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from timm.layers import DropPath
+from timm.layers.drop import DropPath
 from torch import nn
 
 from shoal.data.batches import Batch

@@ -46,7 +46,7 @@ def test_it_stands_beside_the_model():
     now = model(2)
     average = Average(now, half_life=10)
     average.follow(model(3), 10)
-    assert {float(p.flatten()[0]) for p in now.parameters()} == {2}
+    assert {float(p.detach().flatten()[0]) for p in now.parameters()} == {2}
     assert not any(p.requires_grad for p in average.model.parameters())
     assert not average.model.training and now.training
 

@@ -27,7 +27,7 @@ class Masked(nn.Module):
         self.register_buffer("unsaved", torch.full((2, 2), 3.0, dtype=torch.float64), persistent=False)
 
 
-def model() -> nn.Sequential:
+def model() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), Masked(), nn.BatchNorm2d(3, momentum=0.5)).double()
 
@@ -87,7 +87,7 @@ def test_whole_numbers_count_steps_not_shards():
 
 
 def test_constants_of_other_types_are_left_alone():
-    net = nn.Sequential(model()[0], Masked()).double()
+    net: Any = nn.Sequential(model()[0], Masked()).double()
     net[1]._buffers["table"] = torch.tensor([0.1, 0.2])  # float32 in a float64 model
     held: Any = {name: buffer for name, buffer in net[1].named_buffers() if name in ("mask", "table")}
     Buffers(net, average=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -35,7 +36,7 @@ def partitions(draw: st.DrawFn) -> tuple[int, int, list[range]]:
     shards = draw(st.integers(1, 40))
     cuts = sorted(draw(st.lists(st.integers(0, shards), max_size=7)))
     edges = [0, *cuts, shards]
-    ranges = [range(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+    ranges = [range(low, high) for low, high in pairwise(edges)]
     return shards, draw(st.integers(1, shards)), ranges
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gangs import GangPool
 from torch import nn
 
+from gangs import GangPool
 from shoal.data.augment import Augment
 from shoal.data.batches import Batch
 from shoal.data.source import Held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -85,7 +86,7 @@ def command(
             code = outcome.exit_code
             for line in outcome.lines:
                 print(line, file=sys.stderr)
-        return _finish(run, code)
+        return _finish(run, code, ["-n", str(count)] if count > 1 else [])
     finally:
         lock.close()
 
@@ -192,14 +193,14 @@ def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, .
             _prepare(loaded, run, resume, allow)
             run.plan.write_text(f"launcher: {world.launcher} (not started by Shoal)\nprocesses: {world.num_ranks}\n")
         code = main(lambda: work(loaded, run, world, resume=resume, began=BEGAN))
-        leave(_finish(run, code) if lock is not None else code)
+        leave(_finish(run, code, []) if lock is not None else code)
     finally:
         if lock is not None:
             lock.close()
 
 
-def _finish(run: Run, code: int) -> int:
-    """What a person sees last: the result and where it lies, or how to go on."""
+def _finish(run: Run, code: int, workers: list[str]) -> int:
+    """What a person sees last: the result and where it lies, or how to go on. `workers`: the flag that asks for them."""
     if code == DONE:
         from shoal.report.plots import curves
         from shoal.report.tables import summary
@@ -207,11 +208,8 @@ def _finish(run: Run, code: int) -> int:
         curves(run)
         click.echo(summary(run))
     elif code in (REQUEUE, INTERRUPTED) and run.steps_saved():
-        click.echo(
-            f"Stopped; the state after step {run.steps_saved()[-1]} is saved. "
-            f"Go on with: shoal train {run.recipe} --run {run.folder}",
-            err=True,
-        )
+        command = shlex.join(["shoal", "train", str(run.recipe), "--run", str(run.folder), *workers])
+        click.echo(f"Stopped; the state after step {run.steps_saved()[-1]} is saved. Go on with: {command}", err=True)
     return code
 
 

@@ -14,6 +14,9 @@ import click
 @click.option("--resume", default="auto")
 def command(folder: Path, name: str, resume: str) -> None:
     """One worker of a run whose folder holds the resolved recipe."""
+    from shoal.launch.parent import die_with_parent
+
+    die_with_parent()  # before torch is imported: a launcher that dies in those seconds leaves nothing either
     from shoal.train.worker import leave, main
 
     def begin() -> int:

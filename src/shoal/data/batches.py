@@ -91,7 +91,7 @@ _BLOCK_BYTES = 1 << 19
 class Batches:
     """Iterates over steps from any one on: each item is the list of Batches this replica computes in that step.
 
-    A thread prepares `ahead` blocks of steps in advance. `waited_s` is the time the caller stood still for want of data.
+    A thread prepares `ahead` blocks of steps in advance. `waited_s` is the time the caller stood still for data.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Source: where images come from. A source opens a split as Pixels (small, in memory) or Encoded (JPEG and the like)."""
+"""Source: where images come from. A source opens a split as Pixels (small, in memory) or Encoded (JPEG …)."""
 
 from __future__ import annotations
 

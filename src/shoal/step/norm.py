@@ -1,4 +1,4 @@
-"""BatchNorm statistics as the recipe says: of each shard (torch's own), of the whole batch (sync), or fixed (frozen)."""
+"""BatchNorm statistics as the recipe says: of each shard (torch's own), of the whole batch (sync) or fixed (frozen)."""
 
 from __future__ import annotations
 

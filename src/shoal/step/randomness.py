@@ -28,7 +28,7 @@ class ShardStreams:
         for module in model.modules():
             kind = type(module)
             if isinstance(module, nn.Dropout) or kind.__name__ == "DropPath":
-                module.__class__ = type(f"Sharded{kind.__name__}", (_Sharded, kind), {})
+                module.__class__ = type(f"Sharded{kind.__name__}", (_Sharded, kind), {})  # type: ignore[assignment]
                 module._streams = self  # type: ignore[assignment]
 
     def start(self, batch: Batch, seed: int) -> None:

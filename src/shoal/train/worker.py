@@ -120,8 +120,7 @@ def _start(loaded: Loaded, setup: Setup, machine: Machine, saved: checkpoint.Che
 
 
 def main(begin: Callable[[], int]) -> int:
-    """Runs `begin` as a worker process: dies with its agent, tells it what went wrong, returns the exit code."""
-    _die_with_parent()
+    """Runs `begin` as a worker process: tells the agent what went wrong, returns the exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell hands SIGINT down as ignored
     try:
         return begin()
@@ -155,15 +154,3 @@ def _peer_vanished(error: Exception) -> bool:
         return True
     words = ("gloo", "Connection closed by peer", "Connection reset", "Broken pipe", "NCCL", "recvValue failed")
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-
-
-def _die_with_parent() -> None:
-    """Linux ends this process when its agent ends, even by SIGKILL."""
-    parent = os.environ.get("SHOAL_PARENT_PID")
-    if parent is None or not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-    if os.getppid() != int(parent):  # it ended before we asked
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -15,16 +15,15 @@ class Timm(Optim, frozen=True, kw_only=True):
     name: Literal["timm"] = "timm"
     opt: str
     """timm's name of the optimizer."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {}  # noqa: RUF012  (a Struct copies it for each)
     """Further arguments of that optimizer, by its own names."""
 
     def make(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        from timm.optim import create_optimizer_v2, list_optimizers
+        from timm.optim import create_optimizer_v2, list_optimizers  # type: ignore[attr-defined]
 
-        if self.opt not in list_optimizers():
-            raise UsageError(
-                f"optim.opt: no timm optimizer called '{self.opt}'{did_you_mean(self.opt, list_optimizers())}"
-            )
+        known = [str(name) for name in list_optimizers()]
+        if self.opt not in known:
+            raise UsageError(f"optim.opt: no timm optimizer called '{self.opt}'{did_you_mean(self.opt, known)}")
         try:
             return create_optimizer_v2(
                 self.groups(model), opt=self.opt, lr=self.lr, weight_decay=self.weight_decay, **self.options

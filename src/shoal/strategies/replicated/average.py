@@ -25,7 +25,7 @@ class Average:
         own = [*self.model.parameters(), *self.model.buffers()]
         new = [*model.parameters(), *model.buffers()]
         floating = [(a, b.detach()) for a, b in zip(own, new, strict=True) if a.is_floating_point()]
-        torch._foreach_lerp_([a for a, _ in floating], [b for _, b in floating], weight)
+        torch._foreach_lerp_([a for a, _ in floating], [b for _, b in floating], weight)  # type: ignore[attr-defined]
         for a, b in zip(own, new, strict=True):
             if not a.is_floating_point():
                 a.copy_(b)

@@ -90,9 +90,7 @@ def _buffers(model: nn.Module) -> list[_Held]:
 def _flatten(held: list[_Held], kind: torch.dtype, device: torch.device) -> torch.Tensor:
     """The buffers of one type as one tensor, in whose pieces their modules keep them from now on."""
     held = [item for item in held if item.buffer.dtype == kind]
-    flat = torch.cat(
-        [item.buffer.detach().reshape(-1) for item in held] or [torch.zeros(0, dtype=kind, device=device)]
-    )
+    flat = torch.cat([item.buffer.detach().reshape(-1) for item in held] or [torch.zeros(0, dtype=kind, device=device)])
     low = 0
     for buffer, owners in held:
         piece = flat[low : low + buffer.numel()].view(buffer.shape)

@@ -96,7 +96,7 @@ class Local(Exchange):
 
 
 class Bucketed(Exchange):
-    """torch's DistributedDataParallel: buckets travel while the backward pass goes on; buffers and asks travel beside."""
+    """torch's DistributedDataParallel: buckets travel while the backward pass goes on, buffers and asks beside them."""
 
     def __init__(self, gang: Gang, *, bucket_mb: float, unused_parameters: bool) -> None:
         super().__init__(gang)
@@ -116,7 +116,7 @@ class Bucketed(Exchange):
                 bucket_cap_mb=self._bucket_mb,  # type: ignore[arg-type]
                 find_unused_parameters=self._unused,
                 gradient_as_bucket_view=True,
-                **{no_buffers: False},
+                **{no_buffers: False},  # type: ignore[arg-type]
             )
         self._ddp.register_comm_hook(None, self._sum_bucket)  # type: ignore[arg-type]
         self._side: torch.Tensor | None = None

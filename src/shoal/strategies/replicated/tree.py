@@ -7,7 +7,7 @@ same bits. A node is the range [low, high) of shards that it sums; it splits at 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 Node = tuple[int, int]
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def cover(shards: int, first: int, last: int, node: Node | None = None) -> list[
     return cover(shards, first, last, left) + cover(shards, first, last, right)
 
 
-class TreeSum:
+class TreeSum(Generic[T]):
     """Sums leaves in tree order as they come; holds at most log2 of the shards unfinished partial sums."""
 
     def __init__(self, shards: int, add: Callable[[T, T], T]) -> None:
