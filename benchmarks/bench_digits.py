@@ -26,9 +26,8 @@ def main() -> None:
     print(machine())
     ends = [train(seed) for seed in SEEDS]
     for seed, end in zip(SEEDS, ends, strict=True):
-        print(
-            f"seed {seed}: top-1 {end['top1']:.4f} of 359, trained {end['trained_s']:.1f} s, {end['images_per_s']:.0f} images/s"
-        )
+        speed = f"trained {end['trained_s']:.1f} s, {end['images_per_s']:.0f} images/s"
+        print(f"seed {seed}: top-1 {end['top1']:.4f} of 359, {speed}")
     top1 = [end["top1"] for end in ends]
     seconds = [end["trained_s"] for end in ends]
     print(

@@ -32,7 +32,8 @@ def first_step() -> float:
 def main() -> None:
     print(machine())
     base = [sys.executable, "-c", SCRIPT]
-    first_step(), whole_process(base)
+    first_step()
+    whole_process(base)
     ours, theirs, ratio, low, high = compare(first_step, lambda: whole_process(base), PAIRS)
     print(
         f"first step of `shoal train digits -n 2`: {ours:.2f} s; script: {theirs:.2f} s (medians of {PAIRS} pairs); "

@@ -53,9 +53,7 @@ def test_two_workers_stop_together_and_go_on(case: str, recipe: Path, reference:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
-def test_one_worker_in_this_very_process(
-    number: int, code: int, recipe: Path, reference: Path, tmp_path: Path
-) -> None:
+def test_one_worker_in_this_very_process(number: int, code: int, recipe: Path, reference: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with Warm(tmp_path, "train", recipe, "--run", folder) as alone:
         at = wait_until(folder, 9)

@@ -47,7 +47,9 @@ def command(
 ) -> int:
     """Train RECIPE: a built-in recipe's name or a path to a .yaml file, with keys changed as in optim.lr=0.1.
 
-    Started by torchrun, mpirun, srun and the like, it is simply a worker of their job.
+    Started by torchrun, mpirun, srun and the like, it is simply a worker of their job (with torchrun put -- before
+    shoal, as in `torchrun --nproc-per-node 2 --no-python -- shoal train …`: it would take --run for an option of its
+    own).
     To go on with a run: the same command with --run FOLDER; resuming is automatic.
     """
     from shoal.recipe.find import find
@@ -200,7 +202,7 @@ def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, .
 
 
 def _finish(run: Run, code: int, workers: list[str]) -> int:
-    """What a person sees last: the result and where it lies, or how to go on. `workers`: the flag that asks for them."""
+    """What a person sees last: the result and where it lies, or how to go on. workers: the flag for as many."""
     if code == DONE:
         from shoal.report.plots import curves
         from shoal.report.tables import summary

@@ -41,8 +41,11 @@ class Augment(Options, frozen=True, kw_only=True):
         height, width = self.size(*images.shape[2:])
         if self.pad:
             edge = (self.pad, self.pad)
-            how = {"constant_values": self.fill} if self.pad_mode == "constant" else {}
-            images = np.pad(images, ((0, 0), (0, 0), edge, edge), mode=self.pad_mode, **how)
+            around = ((0, 0), (0, 0), edge, edge)
+            if self.pad_mode == "constant":
+                images = np.pad(images, around, mode="constant", constant_values=self.fill)
+            else:
+                images = np.pad(images, around, mode=self.pad_mode)
         rows, columns = images.shape[2] - height + 1, images.shape[3] - width + 1
         if rows > 1 or columns > 1:
             row = (uniform(key(seed, epoch, _ROW), indices) * rows).astype(np.int64)

@@ -132,13 +132,13 @@ def join(
     """The gang of `world`; Alone when there is none or it has one rank.
 
     listen_fd: an open listening socket for rank 0's store, which no other program can take meanwhile.
-    wait_s: how long to wait for missing ranks; limit_s: how long a collective may take. ShoalError when ranks stay away.
+    wait_s: how long to wait for missing ranks, whose absence is a ShoalError; limit_s: how long a collective may take.
     """
     if world is None or world.num_ranks == 1:
         return Alone(device)
     host, _, port = world.rendezvous.rpartition(":")
     try:
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]
             host,
             int(port),
             world.num_ranks,
@@ -150,7 +150,7 @@ def join(
         )
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            store=dist.PrefixStore("shoal", store),
+            store=dist.PrefixStore("shoal", store),  # type: ignore[attr-defined]
             rank=world.rank,
             world_size=world.num_ranks,
             timeout=datetime.timedelta(seconds=limit_s),

@@ -25,7 +25,7 @@ _MOST_KEPT = 1 << 22
 
 
 def hits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """bool [B, 3] of each image: correct at rank 1, correct within 5, has a label. logits [B, classes], labels int64 [B].
+    """logits [B, classes], labels int64 [B] -> bool [B, 3]: correct at rank 1, correct within 5, has a label.
 
     An image is correct within k when fewer than k classes come before its label; equal logits are ordered by class,
     as argmax orders them, and nothing is correct where a logit is not a number. Images without a label do not count.

@@ -21,7 +21,7 @@ class Optim(Part, frozen=True, kw_only=True):
     lr: Annotated[float, Meta(ge=0)]
     """Peak learning rate."""
     lr_batch: Annotated[int, Meta(ge=1)] | None = None
-    """The batch that lr is stated for: another batch scales lr linearly (Goyal et al. 2017). Absent: lr as it stands."""
+    """The batch that lr is stated for; another one scales lr linearly (Goyal et al. 2017). Absent: lr as it stands."""
     weight_decay: Annotated[float, Meta(ge=0)] = 0.0
     """Decay of weights per step."""
     decay_norms: bool = True
@@ -49,6 +49,6 @@ class Optim(Part, frozen=True, kw_only=True):
 
 
 def fused(model: torch.nn.Module) -> bool | None:
-    """torch's one-kernel steps where it has them (CPU and CUDA): several times faster on models of many small tensors."""
+    """torch's one-kernel steps where it has them (CPU and CUDA): several times faster on many small tensors."""
     kinds = {parameter.device.type for parameter in model.parameters()}
     return True if kinds <= {"cpu"} or kinds <= {"cuda"} else None

@@ -86,6 +86,20 @@ def prune(run: Run, keep_last: int, best_step: int | None) -> None:
             shutil.rmtree(run.checkpoint(step), ignore_errors=True)
 
 
+def sweep(run: Run) -> None:
+    """Removes what a killed process left half-written. Only for the owner of the run's lock."""
+    for left in (*run.checkpoints.glob(".step-*.aside"), *run.checkpoints.glob(".step-*.old")):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def mark_best(run: Run, step: int, top1: float) -> None:
+    """Notes which checkpoint is the best. ShoalError when the disk is full."""
+    try:
+        run.write_best(step, top1)
+    except OSError as error:
+        raise ShoalError(f"{run.best}: cannot be written ({error.strerror})") from error
+
+
 def fault(path: Path) -> str | None:
     """What is wrong with a checkpoint folder, or None when all its sums agree."""
     try:
@@ -106,6 +120,11 @@ def fault(path: Path) -> str | None:
         except OSError as error:
             return f"{name}: {error.strerror}"
     return None
+
+
+def step_of(path: Path) -> int:
+    """Steps done when a sound checkpoint was saved."""
+    return json.loads((path / MANIFEST).read_text())["step"]
 
 
 def resolve(path: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from shoal.base.duration import Duration
-from shoal.base.errors import UsageError
+from shoal.base.errors import ShoalError, UsageError
 from shoal.base.run import Run
 from shoal.data.batches import Batches
 from shoal.report.sinks import Sink
@@ -198,16 +198,18 @@ class Trainer:
             },
         )
         if self.best_step == clock.step:
-            self._run.write_best(self.best_step, self.best_top1)
+            checkpoint.mark_best(self._run, self.best_step, self.best_top1)
         checkpoint.prune(self._run, self.recipe.keep_last, self.best_step)
 
     def load(self, saved: checkpoint.Checkpoint) -> None:
         """Goes on from a checkpoint: the next step is the one that would have come."""
         progress = saved.state["progress"]
         self._check_position(saved, progress)
-        self.rig.load_state_dict(
-            {"model": saved.model, "optimizer": saved.state["optimizer"]} | ({"ema": saved.ema} if saved.ema else {})
-        )
+        state = {"model": saved.model, "optimizer": saved.state["optimizer"]}
+        try:
+            self.rig.load_state_dict(state | ({"ema": saved.ema} if saved.ema else {}))
+        except ShoalError as error:
+            raise ShoalError(f"{saved.path}: {error}") from None
         self.meters.load(saved.state["meters"])
         clock = self.clock
         clock.step, clock.trained_s, clock.paused_s = progress["step"], progress["trained_s"], progress["paused_s"]
@@ -215,6 +217,9 @@ class Trainer:
         self._epoch_began = progress["epoch_began_s"]
         self._saved_step, self._scored_step = progress["step"], progress["scored_step"]
         self.score = Score(*progress["score"]) if progress["score"] else None
+        # A kill may have come between saving the best checkpoint and marking it, or after marking a later one.
+        if self.gang.rank == 0 and self._run.checkpoint(self.best_step).is_dir():
+            checkpoint.mark_best(self._run, self.best_step, self.best_top1)
         desired = self.recipe.desired_accuracy
         if desired is not None and self.score is not None and self.score.top1 >= desired:
             clock.stop("desired_accuracy")

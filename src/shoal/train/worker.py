@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import torch.distributed as dist
 
-from shoal.base.errors import DONE, FAILED, INTERRUPTED, ShoalError
+from shoal.base.errors import DONE, FAILED, INTERRUPTED, ShoalError, UsageError
 from shoal.base.files import write_whole
 from shoal.base.run import Run
 from shoal.base.world import World
@@ -70,13 +70,29 @@ def work(loaded: Loaded, run: Run, world: World | None, *, resume: str, began: f
 
 def _saved(run: Run, resume: str, gang: Gang, tell: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     path = None
-    if gang.rank == 0 and resume != "never":
-        path = checkpoint.newest_sound(run, tell) if resume == "auto" else checkpoint.resolve(Path(resume))
-        if path is None and run.steps_saved():
-            raise ShoalError(f"{run.checkpoints}: every checkpoint is damaged; start anew in another --run folder")
-        if path is not None and resume != "auto" and (wrong := checkpoint.fault(path)):
-            raise ShoalError(f"{path}: damaged checkpoint: {wrong}")
+    if gang.rank == 0:
+        checkpoint.sweep(run)
+        if resume == "auto":
+            path = checkpoint.newest_sound(run, tell)
+            if path is None and run.steps_saved():
+                raise ShoalError(f"{run.checkpoints}: every checkpoint is damaged; start anew in another --run folder")
+        elif resume != "never":
+            path = _chosen(Path(resume), run)
     return checkpoint.share(path, gang)
+
+
+def _chosen(path: Path, run: Run) -> Path:
+    """The sound checkpoint that `path` names, if the run can go on from it."""
+    path = checkpoint.resolve(path)
+    if wrong := checkpoint.fault(path):
+        raise ShoalError(f"{path}: damaged checkpoint: {wrong}")
+    saved = run.steps_saved()
+    if saved and saved[-1] > checkpoint.step_of(path):
+        raise UsageError(
+            f"--resume {path}: {run.folder} holds later checkpoints (up to step {saved[-1]}), which would pass for the "
+            "continuation of it; choose another --run folder, or leave out --resume to go on from the newest"
+        )
+    return path
 
 
 def _sinks(run: Run, world: World | None, gang: Gang, saved: checkpoint.Checkpoint | None) -> Sink:
