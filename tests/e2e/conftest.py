@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from figures import RECIPE
-from program import Result, run_shoal
+from program import Finished, run_shoal
 from warm import warm
-
-
-@dataclass(frozen=True)
-class Finished:
-    folder: Path
-    result: Result
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from shoal.base.run import Run
 
 RECIPE = """\
-# All state there is matters: running statistics, momentum, an average, dropout, mixup; batches that shards cut unevenly.
+# All state there is matters: statistics, momentum, an average, dropout, mixup; batches that shards cut unevenly.
 data: {name: digits, limit: 1190, augment: {pad: 1}, eval_batch: 100}
 model: {name: digits-cnn, drop: 0.3}
 task: {name: classify, smoothing: 0.05, mixup: 0.4}

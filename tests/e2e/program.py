@@ -19,6 +19,8 @@ TAG = "E2E_TAG"
 """A variable that every process below a program inherits; its value is found again in /proc."""
 SHOAL = (sys.executable, "-m", "shoal")
 LIMIT_S = 100.0
+CPU = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+"""These tests count workers, not devices: three of them fit on any machine."""
 T = TypeVar("T")
 
 
@@ -32,6 +34,14 @@ class Result:
         return f"exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
 
 
+@dataclass(frozen=True)
+class Finished:
+    """A run folder and what the command that made it said."""
+
+    folder: Path
+    result: Result
+
+
 class Program:
     """A started command: its workers, its signals, its result."""
 
@@ -43,7 +53,7 @@ class Program:
         with open(self._out, "wb") as out, open(self._err, "wb") as err:
             self.process = subprocess.Popen(
                 argv,
-                env={**os.environ, **(env or {}), TAG: self.tag},
+                env={**os.environ, **CPU, **(env or {}), TAG: self.tag},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -10,9 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Finished
 from figures import STEPS_PER_EPOCH, bits, figures, reached, wait_until, weights
-from program import Program, shoal
+from program import Finished, Program, shoal
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from warm import Warm, warm
 
@@ -66,7 +66,7 @@ def _one_writer(folder: Path) -> None:
         for tag, field in tags.items():
             shown = accumulator.Scalars(tag)
             assert [item.step for item in shown] == [event["step"] for event in told], tag
-            assert all(before.step < after.step for before, after in zip(shown, shown[1:], strict=False)), tag
+            assert all(before.step < after.step for before, after in itertools.pairwise(shown)), tag
             assert [item.value for item in shown] == pytest.approx([event[field] for event in told], rel=1e-6), tag
 
 

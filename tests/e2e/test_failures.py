@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Finished
 from figures import STEPS, bits, figures, wait_until, weights
-from program import Program, Result, run_shoal, shoal
+from program import Finished, Program, Result, run_shoal, shoal
 from warm import warm
 
 from shoal.base.run import Run
@@ -214,13 +213,20 @@ def test_a_gradient_that_is_not_finite(recipe: Path, tmp_path: Path) -> None:
     assert re.match(r"(output|gradient|parameter|buffer) (of )?(features|head)", found[2]), line
     assert "Lower optim.lr" in line
     assert result.err.rstrip().splitlines()[-1].startswith("log: ")
-    _only_finite(folder, before=int(found[1]))
+    assert Run(folder).steps_saved()[-1] <= int(found[1])
+    assert all(bool(tensor.isfinite().all()) for tensor in weights(folder).values())
 
 
-def _only_finite(folder: Path, before: int) -> None:
-    assert all(step <= before for step in Run(folder).steps_saved())
-    if Run(folder).steps_saved():
-        assert all(bool(tensor.isfinite().all()) for tensor in weights(folder).values())
+def test_an_update_that_overflows_is_not_saved(recipe: Path, tmp_path: Path) -> None:
+    """Its gradient was finite; nobody could go on from these weights."""
+    folder = tmp_path / "run"
+    wild = ("optim.lr=3e38", "optim.weight_decay=1", "schedule=constant", "save_every=1st", "ema=null")
+    result = warm(tmp_path, "train", recipe, *wild, "--run", folder, n=2)
+    assert result.code == 1, result
+    assert re.search(r"^ERROR: step 1: \S+ is not finite after the update, so nothing was saved", result.err, re.M), (
+        result
+    )
+    assert Run(folder).steps_saved() == []
 
 
 def test_labels_out_of_range(recipe: Path, tmp_path: Path) -> None:

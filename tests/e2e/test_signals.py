@@ -1,4 +1,4 @@
-"""Asked to stop, all workers save the same step, say how to go on, and leave nothing running; so does a killed launcher."""
+"""Asked to stop, all workers save the same step, say how to go on, and leave nothing running."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Finished
 from figures import STEPS, STEPS_PER_EPOCH, bits, figures
-from program import SHOAL, Program, run_shoal
+from program import SHOAL, Finished, Program, run_shoal
 from warm import warm
 
 from shoal.base.run import Run
@@ -197,7 +196,7 @@ def test_under_torchrun_it_is_a_worker_of_that_world(recipe: Path, reference: Pa
     assert result.code == 0, result
     assert "launcher: torchrun (not started by Shoal)\nprocesses: 2" in Run(folder).plan.read_text()
     assert events(folder, "start")[0]["num_ranks"] == 2
-    assert result.out.count("top-1 ") == 1, "one worker speaks for all"
+    assert result.out.count("recipe  ") == 1, "one worker speaks for all"
     assert Run(folder).log("worker", 0).exists()
     assert bits(folder) == bits(reference)
     assert figures(folder) == figures(reference)

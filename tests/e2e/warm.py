@@ -14,7 +14,7 @@ import sys
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from program import LIMIT_S, Result
+from program import CPU, LIMIT_S, Result
 
 PRELOAD = ["torch", "shoal.train.worker", "shoal.cli.train", "shoal.cli.eval", "shoal.report.plots", "timm.optim"]
 PRELOAD += ["matplotlib.figure", "matplotlib.backends.backend_agg", "tensorboard.compat.proto.event_pb2"]
@@ -87,9 +87,9 @@ def _free_port() -> int:
 
 def _world(rank: int, n: int, port: int) -> dict[str, str]:
     if n == 1:
-        return {}
+        return CPU
     ranks = {"RANK": rank, "WORLD_SIZE": n, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": n, "MASTER_PORT": port}
-    return {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", **{key: str(value) for key, value in ranks.items()}}
+    return {**CPU, "MASTER_ADDR": "127.0.0.1", **{key: str(value) for key, value in ranks.items()}}
 
 
 def _live(argv: list[str], env: dict[str, str], said: tuple[Path, Path], file_limit: int | None) -> None:

@@ -158,6 +158,7 @@ class Trainer:
         with clock.paused():
             self.rig.settle()
             weights = self.rig.state_dict()
+            self._check_finite(weights["model"])
             meters = self.meters.state()
             self._saved_step = clock.step
             if self.gang.rank == 0:
@@ -168,6 +169,15 @@ class Trainer:
                     seconds=time.perf_counter() - began,
                     best=self.best_step == clock.step,
                 )
+
+    def _check_finite(self, tensors: dict[str, torch.Tensor]) -> None:
+        """An update can overflow where its gradient was finite; nobody could go on from such a checkpoint."""
+        broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+        if broken:
+            raise ShoalError(
+                f"step {self.clock.step}: {broken[0]} is not finite after the update, so nothing was saved. "
+                "Lower optim.lr or set optim.clip_norm"
+            )
 
     def _write(self, weights: dict[str, Any], meters: torch.Tensor) -> None:
         clock, score = self.clock, self.score
