@@ -82,8 +82,9 @@ def _goes_on(folder: Path, result: Result, at: int, reference: Path, *, workers:
     (line,) = (line for line in result.err.splitlines() if line.startswith(told))
     program, *command = shlex.split(line.removeprefix(told))
     assert program == "shoal"
-    assert command[-2:] == ["-n", "2"] if workers == 2 else "-n" not in command
-    command = command[:-2] if workers == 2 else command
+    at = command.index("-n") if workers == 2 else len(command)
+    assert command[at : at + 2] == (["-n", "2"] if workers == 2 else [])
+    command = command[:at] + command[at + 2 :]
     resumed = warm(folder.parent, *command, n=3)
     assert resumed.code == 0, resumed
     assert f"Resumed  from step {step}" in resumed.err

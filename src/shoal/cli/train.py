@@ -88,7 +88,8 @@ def command(
             code = outcome.exit_code
             for line in outcome.lines:
                 print(line, file=sys.stderr)
-        return _finish(run, code, ["-n", str(count)] if count > 1 else [])
+        again = ["-n", str(count)] if count > 1 else []
+        return _finish(run, code, [recipe, *overrides, *([f"seed={seed}"] if seed is not None else []), *again])
     finally:
         lock.close()
 
@@ -179,14 +180,17 @@ def _compare(before: Path, loaded: Loaded, allow: tuple[str, ...]) -> None:
 def _alone(loaded: Loaded, run: Run, resume: str) -> int:
     """One worker and no launcher: trains in this very process."""
     from shoal.cli import BEGAN
+    from shoal.train.signals import StopSignals
     from shoal.train.worker import main, work
 
-    return main(lambda: work(loaded, run, None, resume=resume, began=BEGAN))
+    with StopSignals() as signals:
+        return main(lambda: work(loaded, run, None, signals, resume=resume, began=BEGAN))
 
 
 def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, ...]) -> NoReturn:
     """A worker of someone else's world. Rank 0 owns the run folder."""
     from shoal.cli import BEGAN
+    from shoal.train.signals import StopSignals
     from shoal.train.worker import leave, main, work
 
     lock = run.claim() if world.rank == 0 else None
@@ -194,15 +198,16 @@ def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, .
         if lock is not None:
             _prepare(loaded, run, resume, allow)
             run.plan.write_text(f"launcher: {world.launcher} (not started by Shoal)\nprocesses: {world.num_ranks}\n")
-        code = main(lambda: work(loaded, run, world, resume=resume, began=BEGAN))
-        leave(_finish(run, code, []) if lock is not None else code)
+        with StopSignals() as signals:
+            code = main(lambda: work(loaded, run, world, signals, resume=resume, began=BEGAN))
+        leave(_finish(run, code, [str(run.recipe)]) if lock is not None else code)
     finally:
         if lock is not None:
             lock.close()
 
 
-def _finish(run: Run, code: int, workers: list[str]) -> int:
-    """What a person sees last: the result and where it lies, or how to go on. workers: the flag for as many."""
+def _finish(run: Run, code: int, again: list[str]) -> int:
+    """What a person sees last: the result and where it lies, or how to go on. again: what was trained, as words."""
     if code == DONE:
         from shoal.report.plots import curves
         from shoal.report.tables import summary
@@ -210,7 +215,7 @@ def _finish(run: Run, code: int, workers: list[str]) -> int:
         curves(run)
         click.echo(summary(run))
     elif code in (REQUEUE, INTERRUPTED) and run.steps_saved():
-        command = shlex.join(["shoal", "train", str(run.recipe), "--run", str(run.folder), *workers])
+        command = shlex.join(["shoal", "train", *again, "--run", str(run.folder)])
         click.echo(f"Stopped; the state after step {run.steps_saved()[-1]} is saved. Go on with: {command}", err=True)
     return code
 

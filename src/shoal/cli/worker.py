@@ -7,6 +7,9 @@ from pathlib import Path
 
 import click
 
+from shoal.base.run import Run
+from shoal.train.signals import StopSignals
+
 
 @click.command("worker", hidden=True)
 @click.option("--run", "folder", type=click.Path(path_type=Path), required=True)
@@ -17,21 +20,21 @@ def command(folder: Path, name: str, resume: str) -> None:
     from shoal.launch.parent import die_with_parent
 
     die_with_parent()  # before torch is imported: a launcher that dies in those seconds leaves nothing either
-    from shoal.train.worker import leave, main
 
-    def begin() -> int:
-        from dataclasses import replace
+    with StopSignals() as signals:  # noted from here on: importing torch takes seconds
+        from shoal.train.worker import leave, main
 
-        from shoal.base.run import Run
-        from shoal.base.world import World
-        from shoal.cli import BEGAN
-        from shoal.recipe.load import load
-        from shoal.train.worker import work
+        leave(main(lambda: _work(Run(folder), name, resume, signals)))
 
-        run = Run(folder)
-        began = float(os.environ.get("SHOAL_BEGAN", BEGAN))
-        return work(
-            replace(load(str(run.recipe)), name=name), run, World.from_env(os.environ), resume=resume, began=began
-        )
 
-    leave(main(begin))
+def _work(run: Run, name: str, resume: str, signals: StopSignals) -> int:
+    from dataclasses import replace
+
+    from shoal.base.world import World
+    from shoal.cli import BEGAN
+    from shoal.recipe.load import load
+    from shoal.train.worker import work
+
+    loaded = replace(load(str(run.recipe)), name=name)
+    began = float(os.environ.get("SHOAL_BEGAN", BEGAN))
+    return work(loaded, run, World.from_env(os.environ), signals, resume=resume, began=began)

@@ -81,6 +81,11 @@ class Ending:
             return "running" if self.started else "not started"
         return f"exit {self.status}" if self.status >= 0 else f"killed by {_signal_name(-self.status)}"
 
+    def same_as(self, other: Ending) -> bool:
+        """Whether both tell of one fault that each met on its own, such as a missing file."""
+        told = self.report is not None and other.report is not None and self.report.error == other.report.error
+        return told and not self.collateral
+
     def told_last(self) -> list[str]:
         """The cause of a job's failure, in full."""
         manner = f"{self.manner} (exit {self.status})" if self.status is not None and self.status < 0 else self.manner
@@ -107,8 +112,11 @@ def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcom
         # A victim often reports before the death of its peer is noticed here, so its own word counts before the clock.
         culprit = min(failed, key=lambda ending: (ending.collateral, ending.wrong_at))
         others = [ending for ending in endings if ending is not culprit and ending.code != DONE]
-        also = ", ".join(f"{ending.name} ({ending.manner})" for ending in others)
-        lines = ([f"also ended because of it: {also}"] if also else []) + culprit.told_last()
+        alike = [ending for ending in others if ending.same_as(culprit)]
+        also = ", ".join(f"{ending.name} ({ending.manner})" for ending in others if ending not in alike)
+        lines = [f"also ended because of it: {also}"] if also else []
+        lines += [f"the same went wrong in: {', '.join(ending.name for ending in alike)}"] if alike else []
+        lines += culprit.told_last()
         return Outcome(USAGE if culprit.code == USAGE else FAILED, tuple(lines))
     left = {ending.code for ending in endings if ending.left}
     if left:

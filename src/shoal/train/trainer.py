@@ -46,7 +46,7 @@ class Trainer:
         self._epoch_began = self._logged_s = self._logged_waited = 0.0
         self._logged_images = 0
         self.first_step_at: float | None = None
-        self._began_step, self._trained_before = 0, 0.0
+        self._waited_before = 0.0
         clock.every(recipe.log_every, self.log)
         clock.every(Duration.parse("1ep"), self.end_epoch)
         clock.every(recipe.eval_every, self.validate)
@@ -55,7 +55,6 @@ class Trainer:
     def fit(self, signals: StopSignals) -> int:
         """Trains to the end, or until a signal asks any worker to stop. Returns the ask that ended it, or 0."""
         clock, rig = self.clock, self.rig
-        self._began_step, self._trained_before = clock.step, clock.trained_s
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
         steps = self._batches.steps(clock.step, clock.steps)
         try:
@@ -191,6 +190,7 @@ class Trainer:
             "score": [score.loss, score.correct1, score.correct5, score.count] if score else None,
             "trained_s": clock.trained_s,
             "paused_s": clock.paused_s,
+            "waited_s": self._waited_before + self._batches.waited_s,
             "epoch_began_s": self._epoch_began,
         }
         figures = {"loss": score.loss, "top1": score.top1, "top5": score.top5, "count": score.count} if score else {}
@@ -224,7 +224,7 @@ class Trainer:
         clock = self.clock
         clock.step, clock.trained_s, clock.paused_s = progress["step"], progress["trained_s"], progress["paused_s"]
         self.best_top1, self.best_step = progress["best_top1"], progress["best_step"]
-        self._epoch_began = progress["epoch_began_s"]
+        self._epoch_began, self._waited_before = progress["epoch_began_s"], progress["waited_s"]
         self._saved_step, self._scored_step = progress["step"], progress["scored_step"]
         self.score = Score(*progress["score"]) if progress["score"] else None
         # A kill may have come between saving the best checkpoint and marking it, or after marking a later one.
@@ -249,10 +249,9 @@ class Trainer:
         progress["step"] = epochs * span.steps_per_epoch
 
     def end_event(self, program_began: float) -> None:
-        """Tells how it ended; program_began: unix time at which the process started."""
+        """Tells how it ended, over all sittings; program_began: unix time at which this process started."""
         clock, score = self.clock, self.score
-        images = clock.images - clock.span.images_before(self._began_step)
-        here = max(clock.trained_s - self._trained_before, 1e-9)
+        seconds = max(clock.trained_s, 1e-9)
         self._tell(
             "end",
             reason=clock.stopped or "length",
@@ -260,8 +259,8 @@ class Trainer:
             paused_s=clock.paused_s,
             program_s=time.time() - program_began,
             first_step_s=self.first_step_at - program_began if self.first_step_at else None,
-            images_per_s=images / here,
-            wait_share=min(self._batches.waited_s / here, 1.0),
+            images_per_s=clock.images / seconds,
+            wait_share=min((self._waited_before + self._batches.waited_s) / seconds, 1.0),
             top1=score.top1 if score else None,
             top5=score.top5 if score else None,
             loss=score.loss if score else None,

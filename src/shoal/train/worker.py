@@ -33,7 +33,7 @@ from shoal.train.signals import EXIT_OF_ASK, StopSignals
 from shoal.train.trainer import Trainer
 
 
-def work(loaded: Loaded, run: Run, world: World | None, *, resume: str, began: float) -> int:
+def work(loaded: Loaded, run: Run, world: World | None, signals: StopSignals, *, resume: str, began: float) -> int:
     """Trains as one worker of `world` (None: the only one). Returns the process's exit code; errors are raised.
 
     resume: `auto` (the run's newest sound checkpoint, if any), `never`, or a checkpoint's path.
@@ -58,7 +58,7 @@ def work(loaded: Loaded, run: Run, world: World | None, *, resume: str, began: f
                 for text in [*notes, *setup.notes]:
                     sink.write({"event": "note", "step": setup.clock.step, "level": "warning", "text": text})
                 sink.write(_start(loaded, setup, machine, saved))
-            with StopSignals() as signals:
+            with signals.training():
                 asked = trainer.fit(signals)
             trainer.end_event(began)
             setup.rig.close()
