@@ -17,7 +17,7 @@ data: {name: digits, limit: 1190, augment: {pad: 1}, eval_batch: 100}
 model: {name: digits-cnn, drop: 0.3}
 task: {name: classify, smoothing: 0.05, mixup: 0.4}
 optim: {name: sgd, lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 5e-4}
-schedule: {name: one-cycle, peak_at: 0.3}
+schedule: {name: one_cycle, peak_at: 0.3}
 batch: 40
 shards: 6
 length: 2ep

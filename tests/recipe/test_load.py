@@ -177,7 +177,7 @@ def test_missing_keys_say_what_is_needed():
         ("nonsense", "nonsense: an override is key=value, as in optim.lr=0.1"),
         ("a..b=3", "a..b=3: an override is key=value, as in optim.lr=0.1"),
         ("shards=128", "shards: 128 shards cannot be cut from a batch of 64 images"),
-        ("batch_per_worker=8", "batch: state either batch (images per step of the whole job) or batch_per_worker"),
+        ("batch=null", "batch: state either batch (images per step of the whole job) or batch_per_worker"),
         ("optim.momentum=0", "optim.nesterov: needs a momentum above 0"),
     ],
 )
@@ -224,3 +224,9 @@ def test_files_that_are_not_there_or_not_readable(tmp_path: Path):
 def test_a_run_folder_stands_for_its_recipe(tmp_path: Path):
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     assert load(str(tmp_path)).recipe == loaded().recipe
+
+
+def test_the_last_word_on_the_batch_counts():
+    loaded = parse(RECIPE, "r.yaml", ["batch_per_worker=8"])
+    assert (loaded.recipe.batch, loaded.recipe.batch_per_worker) == (None, 8)
+    assert loaded.notes == ("batch_per_worker=8: the recipe's batch was dropped",)

@@ -15,7 +15,7 @@ class ShoalError(Exception):
 
 
 class UsageError(ShoalError):
-    """Wrong command line or recipe; found before anything was started or written."""
+    """Wrong command line or recipe: nothing was trained, and something is to be said differently."""
 
     exit_code = USAGE
 

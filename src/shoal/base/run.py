@@ -94,10 +94,16 @@ class Run:
         except OSError as error:
             raise UsageError(f"--run {self.folder}: cannot be made ({error.strerror})") from None
 
-    def claim(self) -> RunLock:
-        """Takes the folder for this process until it ends, by whatever cause; another's claim is an error naming it."""
+    def claim(self, *, fresh: bool = False) -> RunLock:
+        """Takes the folder for this process until it ends, by whatever cause; another's claim is an error naming it.
+
+        fresh: FileExistsError where the folder is there already.
+        """
         import fcntl
 
+        if fresh:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir()
         self.make()
         try:
             handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -63,21 +64,29 @@ def command(
 
     if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
-    run = Run(folder) if folder else Run.named_after(loaded.name)
     world = World.from_env(os.environ)
     if world is not None and (workers is not None or launcher is not None):
         raise UsageError(
             f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n and --launcher"
         )
-    count = world.num_ranks if world else workers or _gpus() or 1
+    count = world.num_ranks if world else workers or _workers_here(loaded)
     _check(loaded, count)
+    if world is None or world.rank == 0:
+        for note in loaded.notes:
+            print(f"note: {note}", file=sys.stderr)
     if world is not None:
-        _join(loaded, run, world, resume, allow)
-    plan, starter = _plan(loaded, run, count, resume, launcher, ports)
-    if dry_run:
-        click.echo(plan.text(), nl=False)
-        return DONE
-    lock = run.claim()
+        _join(loaded, Run(folder) if folder else Run.named_after(loaded.name), world, resume, allow)
+    while True:
+        run = Run(folder) if folder else Run.named_after(loaded.name)
+        plan, starter = _plan(loaded, run, count, resume, launcher, ports)
+        if dry_run:
+            click.echo(plan.text(), nl=False)
+            return DONE
+        try:
+            lock = run.claim(fresh=folder is None)
+            break
+        except FileExistsError:
+            continue  # another training took the name in this very second
     try:
         _prepare(loaded, run, resume, allow)
         run.plan.write_text(plan.text())
@@ -94,9 +103,18 @@ def command(
         lock.close()
 
 
-def _check(loaded: Loaded, count: int) -> None:
+def _workers_here(loaded: Loaded) -> int:
+    """One worker per GPU of this host, as far as the recipe's strategy and shards go."""
     strategy: Any = loaded.recipe.strategy
-    strategy.check(count, 0, loaded.recipe.shards_for(count))
+    gpus, shards = _gpus() or 1, loaded.recipe.shards
+    return max(count for count in range(1, gpus + 1) if count == 1 or strategy.takes(count, shards))
+
+
+def _check(loaded: Loaded, count: int) -> None:
+    recipe = loaded.recipe
+    strategy: Any = recipe.strategy
+    strategy.check(count, 0, recipe.shards_for(count))
+    recipe.check_cut(count)
 
 
 def _plan(
@@ -145,45 +163,38 @@ def _prepare(loaded: Loaded, run: Run, resume: str, allow: tuple[str, ...]) -> N
         )
     if resume not in ("auto", "never") and not Path(resume).exists():
         raise UsageError(f"--resume {resume}: no such folder")
-    before = run.recipe if run.began and run.steps_saved() else None
-    if resume not in ("auto", "never"):
-        before = _recipe_beside(Path(resume)) or before
-    if before is not None:
-        _compare(before, loaded, allow)
+    place = run.folder if resume in ("auto", "never") else Path(resume)
+    if found := _newest_manifest(place):
+        from shoal.recipe.changes import check_changes
+
+        path, manifest = found
+        check_changes(manifest["recipe"], str(path), loaded.recipe, allow)
     run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)
     head = f"# {loaded.name}, resolved: every key with its value. Train it again with: shoal train THIS_FILE"
     write_whole(run.recipe, f"{head}\n{dump(loaded.recipe)}")
 
 
-def _recipe_beside(path: Path) -> Path | None:
-    """The recipe of the run that a checkpoint (or run) folder belongs to."""
-    places = (path, *path.absolute().parents[:2])
-    return next((place / "recipe.yaml" for place in places if (place / "recipe.yaml").exists()), None)
+def _newest_manifest(place: Path) -> tuple[Path, dict[str, Any]] | None:
+    """What a checkpoint, or the newest of a run, says of itself; read without torch, and before anything is written."""
+    from shoal.base.run import Run
 
-
-def _compare(before: Path, loaded: Loaded, allow: tuple[str, ...]) -> None:
-    from shoal.recipe.load import flat, load
-    from shoal.recipe.recipe import FREE_KEYS
-
-    old, new = flat(load(str(before)).recipe), flat(loaded.recipe)
-    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key) and key not in FREE_KEYS]
-    refused = [key for key in changed if not any(key == word or key.startswith(f"{word}.") for word in allow)]
-    if refused:
-        lines = [f"  {key}: {old.get(key)} -> {new.get(key)}" for key in refused]
-        hint = " ".join(f"--allow {key}" for key in refused)
-        raise UsageError(
-            "\n".join([f"shoal: the recipe differs from the resumed run's ({before}):", *lines,
-                       f"  to train on with the changes: {hint}; else choose another --run folder"])
-        )  # fmt: skip
+    run = Run(place)
+    for path in (place, *(run.checkpoint(step) for step in reversed(run.steps_saved()))):
+        try:
+            return path, json.loads((path / "manifest.json").read_text())
+        except (OSError, ValueError):
+            continue  # damaged; which checkpoint is sound is found out by the worker that reads it
+    return None
 
 
 def _alone(loaded: Loaded, run: Run, resume: str) -> int:
     """One worker and no launcher: trains in this very process."""
     from shoal.cli import BEGAN
     from shoal.train.signals import StopSignals
-    from shoal.train.worker import main, work
 
     with StopSignals() as signals:
+        from shoal.train.worker import main, work  # imports torch, which takes seconds
+
         return main(lambda: work(loaded, run, None, signals, resume=resume, began=BEGAN))
 
 
@@ -212,7 +223,10 @@ def _finish(run: Run, code: int, again: list[str]) -> int:
         from shoal.report.plots import curves
         from shoal.report.tables import summary
 
-        curves(run)
+        try:
+            curves(run)
+        except Exception as error:  # a picture that cannot be drawn is no reason to call the training failed
+            print(f"WARNING: no curves: {error}", file=sys.stderr)
         click.echo(summary(run))
     elif code in (REQUEUE, INTERRUPTED) and run.steps_saved():
         command = shlex.join(["shoal", "train", *again, "--run", str(run.folder)])

@@ -58,8 +58,8 @@ class Source(Part, frozen=True, kw_only=True):
 
     limit: Annotated[int, Meta(ge=1)] | None = None
     """Use only the first so many images of each split; absent: all."""
-    threads: Annotated[int, Meta(ge=0)] = 1
-    """Threads per worker that prepare batches ahead; 0 prepares them in the training thread."""
+    threads: Annotated[int, Meta(ge=0, le=1)] = 1
+    """1: a thread per worker prepares batches ahead; 0: the training thread prepares them itself."""
     augment: Augment = Augment()
     """Random crops and mirroring of training images."""
     eval_batch: Annotated[int, Meta(ge=1)] = 256

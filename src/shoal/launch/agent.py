@@ -31,7 +31,7 @@ class Agent:
     """A Handle on processes of this host.
 
     From `start` to the end of `wait`, SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the workers (SIGHUP as
-    SIGTERM), each once; a second SIGINT or SIGTERM kills everything. When `wait` returns or raises, nothing is left
+    SIGTERM), each once; a second SIGINT kills everything. When `wait` returns or raises, nothing is left
     of any process's group.
     """
 
@@ -55,7 +55,7 @@ class Agent:
         self._workers = [child for child in self._children if child.command.role == "worker"]
         self._selector = selectors.DefaultSelector()
         self._signals = Signals()
-        self._urgent = 0  # SIGINT and SIGTERM so far
+        self._urgent = 0  # SIGINT so far
         self._ordered: Outcome | None = None
         self._outcome: Outcome | None = None
         self._over = False
@@ -178,7 +178,7 @@ class Agent:
     def _heed_signals(self) -> bool:
         for signum in self._signals.read():
             name = signal.Signals(signum).name
-            self._urgent += signum in (signal.SIGINT, signal.SIGTERM)
+            self._urgent += signum == signal.SIGINT  # engines repeat SIGTERM; only a person presses Ctrl-C twice
             if self._urgent > 1:
                 self._ordered = Outcome(INTERRUPTED, (f"told to stop a second time ({name})",))
                 break

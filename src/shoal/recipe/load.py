@@ -118,6 +118,10 @@ def _override(raw: dict, text: str, where: dict, faults: list[Fault], notes: lis
         where.setdefault(at[:depth], COMMAND_LINE)
     group[at[-1]] = value
     _forget(at, where)
+    other = {"batch": "batch_per_worker", "batch_per_worker": "batch"}.get(".".join(at))
+    if other and value is not None and raw.get(other) is not None:  # two ways to say one thing: the last word counts
+        del raw[other]
+        notes.append(f"{at[0]}={value}: the recipe's {other} was dropped")
 
 
 def _forget(at: tuple[str, ...], where: dict) -> None:

@@ -1,6 +1,6 @@
 """Part: a frozen set of options with a name, that can be swapped. A seam is a folder of parts.
 
-A part's file is called after the part (`one_cycle.py` holds `one-cycle`), holds its options and its verbs, and is
+A part's file is called after the part (`one_cycle.py` holds `one_cycle`), holds its options and its verbs, and is
 torch-free at import. No table of parts is kept anywhere: a new file in the folder is a new part.
 """
 
@@ -48,14 +48,14 @@ def names(seam: str) -> tuple[str, ...]:
     """Names of a seam's parts, by listing its folder; nothing is imported but the (empty) package."""
     package = importlib.import_module(SEAMS[seam])
     found = [module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg]
-    return tuple(sorted(_name_of(module) for module in found if not module.startswith("_")))
+    return tuple(sorted(module for module in found if not module.startswith("_")))
 
 
 @cache
 def kind(seam: str, name: str) -> type[Part] | None:
     """The part `name` of a seam, or None. Only that one file is imported; installed packages are asked last."""
     if name in names(seam):
-        return _part_in(importlib.import_module(f"{SEAMS[seam]}.{name.replace('-', '_')}"), seam)
+        return _part_in(importlib.import_module(f"{SEAMS[seam]}.{name}"), seam)
     if _someone_adds_parts():
         from importlib.metadata import entry_points
 
@@ -86,13 +86,6 @@ def _someone_adds_parts() -> bool:
 def kinds(seam: str) -> dict[str, type[Part]]:
     """All parts of a seam by name."""
     return {name: part for name in names(seam) if (part := kind(seam, name)) is not None}
-
-
-def _name_of(module: str) -> str:
-    return module.replace("_", "-") if module not in _UNDERSCORED else module
-
-
-_UNDERSCORED = {"local_sgd"}
 
 
 def _part_in(module: Any, seam: str) -> type[Part]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from shoal.base.duration import Duration
+from shoal.base.errors import UsageError
 from shoal.recipe.part import Options, Part
 
 Count = Annotated[int, Meta(ge=1)]
@@ -82,6 +83,8 @@ class Recipe(Options, frozen=True, kw_only=True):
             wrong.append(("accumulate", "norm: sync needs the whole batch at once; leave it at 1"))
         if self.batch is not None and self.shards != "auto" and self.shards > self.batch:
             wrong.append(("shards", f"{self.shards} shards cannot be cut from a batch of {self.batch} images"))
+        if self.norm == "sync" and getattr(self.strategy, "deterministic", False):
+            wrong.append(("norm", "sync adds statistics in no fixed order; deterministic needs norm: shard or frozen"))
         if self.length.amount == 0:
             wrong.append(("length", "a training of length 0 trains nothing"))
         return wrong
@@ -89,6 +92,13 @@ class Recipe(Options, frozen=True, kw_only=True):
     def batch_for(self, workers: int) -> int:
         """Images per optimizer step of the whole job with this many workers."""
         return self.batch or (self.batch_per_worker or 1) * workers * self.accumulate
+
+    def check_cut(self, workers: int) -> None:
+        """UsageError when this many workers' shards cannot be cut from their batch."""
+        if self.shards_for(workers) > self.batch_for(workers):
+            raise UsageError(
+                f"shards: {self.shards_for(workers)} cannot be cut from a batch of {self.batch_for(workers)} images"
+            )
 
     def shards_for(self, workers: int) -> int:
         """V, the pieces each batch is cut into with this many workers."""
@@ -98,4 +108,4 @@ class Recipe(Options, frozen=True, kw_only=True):
 FREE_KEYS = frozenset(
     {"eval_every", "save_every", "keep_last", "log_every", "data.threads", "data.path", "data.val", "data.eval_batch"}
 )
-"""Keys that a resumed run may change without asking: they do not touch the trajectory."""
+"""Keys that a resumed run may change without asking: they say when, how fast and from where, not what is trained."""

@@ -75,7 +75,7 @@ class Meters:
             return
         losses = torch.stack([output.loss for _, output, _ in kept]).double().tolist()
         logits = torch.cat([output.logits for _, output, _ in kept])
-        labels = torch.cat([labels for _, _, labels in kept])
+        labels = torch.cat([labels for _, _, labels in kept]).to(logits.device)
         batch = torch.repeat_interleave(torch.tensor([len(labels) for _, _, labels in kept])).to(logits.device)
         counts = torch.zeros(len(kept), 3, dtype=torch.int64, device=logits.device)
         counts.index_add_(0, batch, hits(logits, labels).long())

@@ -16,7 +16,7 @@ def mixed(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """inputs [B, C, H, W] -> (mixed inputs, partner int64 [B], own share [B] of each label).
 
-    One share per shard, of Beta(alpha, alpha); the partner of an image is another one of its shard.
+    One share per shard, of Beta(alpha, alpha); the partner of an image is a random one of its shard.
     """
     result = inputs.clone()
     partner = torch.empty(len(inputs), dtype=torch.int64)

@@ -93,8 +93,10 @@ class Rig(ABC):
         """`model`, `optimizer` and, with an average, `ema`: free of the number of workers. A collective."""
 
     @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes a state of any strategy. ShoalError names tensors that do not fit the model."""
+    def load_state_dict(self, state: dict[str, Any], *, new_options: bool = False) -> None:
+        """Takes a state of any strategy; `optimizer` may be None, to begin without. ShoalError names tensors that do
+        not fit the model. new_options: keep the options the optimizer was made with, not those of the state.
+        """
 
     def close(self) -> None:  # noqa: B027  (most rigs hold nothing to close)
         """Gives back what the rig holds."""
@@ -123,6 +125,10 @@ class Strategy(Part, frozen=True, kw_only=True):
                 f"{workers} workers for {shards} shards: a worker takes whole shards; "
                 f"use at most {shards} workers, or set shards={workers} (which trains another model) or shards=auto"
             )
+
+    def takes(self, workers: int, shards: int | str) -> bool:
+        """Whether that many workers can be used unasked; shards: the recipe's, or `auto`."""
+        return isinstance(shards, str) or workers <= shards
 
     def layout(self, num_ranks: int) -> Layout:
         return Layout(num_ranks, tuple(range(num_ranks)))

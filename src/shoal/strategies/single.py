@@ -23,6 +23,9 @@ class Single(Strategy, frozen=True, kw_only=True):
             raise UsageError(f"strategy single has one worker, not {workers}; use strategy=ddp for more")
         super().check(workers, servers, shards)
 
+    def takes(self, workers: int, shards: int | str) -> bool:
+        return workers == 1
+
     def rig(
         self,
         model: torch.nn.Module,

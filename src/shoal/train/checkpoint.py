@@ -44,14 +44,12 @@ def save(path: Path, *, model: dict, ema: dict | None, state: dict[str, Any], ma
         with folder_whole(path) as aside:
             for name, weights in ((MODEL, model), (EMA, ema)):
                 if weights is not None:
-                    save_file(
-                        {key: tensor.detach().cpu().contiguous().clone() for key, tensor in weights.items()},
-                        aside / name,
-                    )
+                    save_file({key: _own(tensor) for key, tensor in weights.items()}, aside / name)
             torch.save(state, aside / STATE)
-            files = {
-                entry.name: {"bytes": entry.stat().st_size, "sha256": _flushed_sum(entry)} for entry in aside.iterdir()
-            }
+            files = {}
+            for entry in aside.iterdir():
+                _flush(entry)
+                files[entry.name] = {"bytes": entry.stat().st_size, "sha256": _sum(entry)}
             manifest = {"format": _FORMAT, **manifest, "files": files}
             with open(aside / MANIFEST, "w") as file:
                 json.dump(manifest, file, indent=1)
@@ -73,17 +71,21 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().clone()
 
 
-def _flushed_sum(path: Path) -> str:
+def _flush(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+
+
+def _sum(path: Path) -> str:
+    with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def prune(run: Run, keep_last: int, best_step: int | None) -> None:
-    """Removes all checkpoints but the newest ones and the best."""
-    for step in run.steps_saved()[:-keep_last]:
-        if step != best_step:
-            shutil.rmtree(run.checkpoint(step), ignore_errors=True)
+def prune(run: Run, step: int, keep_last: int, best_step: int | None) -> None:
+    """After saving `step`: removes all checkpoints but the newest up to it, and the best."""
+    for old in [saved for saved in run.steps_saved() if saved <= step][:-keep_last]:
+        if old != best_step:
+            shutil.rmtree(run.checkpoint(old), ignore_errors=True)
 
 
 def sweep(run: Run) -> None:
@@ -115,7 +117,7 @@ def fault(path: Path) -> str | None:
             size = (path / name).stat().st_size
             if size != told["bytes"]:
                 return f"{name} has {size} of {told['bytes']} bytes"
-            if _flushed_sum(path / name) != told["sha256"]:
+            if _sum(path / name) != told["sha256"]:
                 return f"the checksum of {name} is wrong"
         except OSError as error:
             return f"{name}: {error.strerror}"
@@ -142,13 +144,20 @@ def resolve(path: Path) -> Path:
     )
 
 
-def newest_sound(run: Run, tell: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint whose sums agree; `tell` hears of each damaged one passed over."""
+def newest_sound(run: Run, tell: Callable[[str], None], *, own: bool = False) -> Path | None:
+    """The newest checkpoint whose sums agree; `tell` hears of each damaged one passed over.
+
+    own: the run is about to go on, so damaged later ones are renamed; they would pass for its continuation.
+    """
+    damaged = []
     for step in reversed(run.steps_saved()):
         path = run.checkpoint(step)
         wrong = fault(path)
         if wrong is None:
+            for later in damaged if own else ():
+                later.rename(later.with_name(f"{later.name}.damaged"))
             return path
+        damaged.append(path)
         tell(f"{path}: damaged ({wrong}); falling back to an earlier checkpoint")
     return None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from shoal.base.errors import UsageError
 from shoal.base.world import World
 from shoal.strategies import Strategy
 
@@ -34,7 +35,13 @@ class Machine:
             threads, reason = max(1, cores // here), f"{cores} cores, {here} worker{'s' if here > 1 else ''} here"
         why = [f"threads per worker: {threads} ({reason})"]
         if torch.cuda.is_available():
-            number = (world.rank_of_node if world else 0) % torch.cuda.device_count()
+            devices = torch.cuda.device_count()
+            shown_one_each = devices == 1 and world is not None and world.launcher != "shoal"
+            if here > devices and not shown_one_each:
+                raise UsageError(
+                    f"{here} workers on this host for {devices} CUDA devices; at most one worker per device"
+                )
+            number = 0 if shown_one_each else world.rank_of_node if world else 0
             device = torch.device("cuda", number)
             why.append(f"device: {torch.cuda.get_device_name(number)} (one per worker, by rank on the host)")
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, UsageError
 from shoal.data.batches import Batch
 from shoal.models.weights import check_fit
 from shoal.recipe import yaml12
@@ -64,5 +64,11 @@ class Restored:
 
     def evaluate(self) -> Score:
         """The recipe's validation set: the counts of the training that saved the checkpoint."""
-        data: Any = self.recipe.data
-        return evaluate(self.logits, open_data(self.recipe).val, data.augment, data.eval_batch, Alone(self.device))
+        source: Any = self.recipe.data
+        val = open_data(self.recipe).val
+        if list(val.shape) != self.manifest["shape"] or len(val.classes) > self.manifest["outputs"]:
+            raise UsageError(
+                f"data: {source.name} has images of {list(val.shape)} in {len(val.classes)} classes, the checkpoint "
+                f"was trained on {self.manifest['shape']} in {self.manifest['outputs']}"
+            )
+        return evaluate(self.logits, val, source.augment, source.eval_batch, Alone(self.device))

@@ -56,12 +56,7 @@ def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
     batch, shards = recipe.batch_for(gang.num_ranks), recipe.shards_for(gang.num_ranks)
     strategy: Any = recipe.strategy
     strategy.check(gang.num_ranks, 0, shards)
-    if shards > batch:
-        raise UsageError(f"shards: {shards} shards cannot be cut from a batch of {batch} images")
-    if recipe.norm == "sync" and strategy.deterministic:
-        raise UsageError(
-            "norm: sync adds statistics in no fixed order; strategy.deterministic needs norm=shard or frozen"
-        )
+    recipe.check_cut(gang.num_ranks)
     if recipe.drop_last:
         if images < batch:
             raise UsageError(f"drop_last: a batch of {batch} is more than the {images} training images")
@@ -102,8 +97,27 @@ class Setup:
         cut = cut_of(recipe, len(data.train.labels), gang)
         clock = Clock(cut.span, recipe.length)
         created = make_model(recipe, data.classes, data.train.shape[0], pretrained=pretrained)
+        _try(created.module, recipe, data)
         rig = _rig(recipe, created.module, data, clock, cut, gang)
         return Setup(recipe, gang, data, cut, clock, rig, tuple(created.notes))
+
+
+def _try(model: torch.nn.Module, recipe: Recipe, data: Data) -> None:
+    """Shows the model one blank image: many take only some sizes or channels, and say so in a tongue of their own."""
+    source: Any = recipe.data
+    shape = (data.train.shape[0], *source.augment.size(*data.train.shape[1:]))
+    try:
+        with torch.inference_mode():
+            logits = model.eval()(torch.zeros(1, *shape))
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        sizes = " x ".join(map(str, shape))
+        raise UsageError(f"model: {recipe.model.name} does not take images of {sizes} ({reason})") from error
+    if tuple(logits.shape) != (1, data.classes):
+        raise UsageError(
+            f"model: {recipe.model.name} gives {list(logits.shape)}, not one logit per class [1, {data.classes}]"
+        )
+    model.train()
 
 
 def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: Cut, gang: Gang) -> Rig:

@@ -9,19 +9,22 @@ at the end:    validate, save; asked by a signal: save the same step on all work
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 import torch
 
 from shoal.base.duration import Duration
-from shoal.base.errors import ShoalError, UsageError
+from shoal.base.errors import ShoalError
 from shoal.base.run import Run
 from shoal.data.batches import Batches
+from shoal.recipe.load import plain
 from shoal.report.sinks import Sink
 from shoal.step.meters import Meters, Metrics
 from shoal.train import checkpoint
 from shoal.train.evaluate import Score, evaluate
+from shoal.train.progress import Progress
 from shoal.train.setup import Setup
 from shoal.train.signals import StopSignals
 
@@ -61,10 +64,11 @@ class Trainer:
             for step in clock:
                 batches = next(steps)
                 rig.ask = signals.ask
-                for batch in batches:
-                    output = rig.forward_backward(batch, last=batch is batches[-1])
-                    self.meters.add(batch, output)
-                _, asked = rig.apply(self.lr(), self._cut.count(step))
+                outputs = [(batch, rig.forward_backward(batch, last=batch is batches[-1])) for batch in batches]
+                stepped, asked = rig.apply(self._lr(clock.images), self._cut.count(step))
+                if stepped:
+                    for batch, output in outputs:
+                        self.meters.add(batch, output)
                 for act in clock.tick():
                     act()
                 if self.first_step_at is None:
@@ -78,10 +82,10 @@ class Trainer:
         self.save()
         return asked
 
-    def lr(self) -> float:
-        """Learning rate of the next step."""
+    def _lr(self, images: int) -> float:
+        """Learning rate of the step that begins after `images`."""
         clock = self.clock
-        return self._peak * self.recipe.schedule.factor(clock.images, clock.total_images, clock.span)  # type: ignore[attr-defined]
+        return self._peak * self.recipe.schedule.factor(images, clock.total_images, clock.span)  # type: ignore[attr-defined]
 
     def log(self) -> None:
         """Means since the last log."""
@@ -94,19 +98,13 @@ class Trainer:
             "train",
             batch=clock.step_of_epoch,
             **_figures(metrics),
-            lr=self.lr_before(),
+            lr=self._lr(clock.span.images_before(clock.step - 1)),
             images_per_s=(clock.images - self._logged_images) / seconds,
             wait_share=min(waited / seconds, 1.0),
             trained_s=clock.trained_s,
         )
         self._logged_s, self._logged_images = clock.trained_s, clock.images
         self._logged_waited = self._batches.waited_s
-
-    def lr_before(self) -> float:
-        """Learning rate of the step just done."""
-        clock = self.clock
-        images = clock.span.images_before(clock.step - 1)
-        return self._peak * self.recipe.schedule.factor(images, clock.total_images, clock.span)  # type: ignore[attr-defined]
 
     def end_epoch(self) -> None:
         metrics = self.meters.read_epoch()
@@ -121,6 +119,7 @@ class Trainer:
         averaged = self.recipe.ema is not None
         with self.clock.paused():
             self.rig.settle()
+            self._check_finite(self.rig.model)
             score = evaluate(
                 lambda batch: self.rig.evaluate(batch, averaged=averaged),
                 self._val,
@@ -156,8 +155,8 @@ class Trainer:
         began = time.perf_counter()
         with clock.paused():
             self.rig.settle()
+            self._check_finite(self.rig.model)
             weights = self.rig.state_dict()
-            self._check_finite(weights["model"])
             meters = self.meters.state()
             self._saved_step = clock.step
             if self.gang.rank == 0:
@@ -169,36 +168,38 @@ class Trainer:
                     best=self.best_step == clock.step,
                 )
 
-    def _check_finite(self, tensors: dict[str, torch.Tensor]) -> None:
-        """An update can overflow where its gradient was finite; nobody could go on from such a checkpoint."""
-        broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+    def _check_finite(self, model: torch.nn.Module) -> None:
+        """An update can overflow where its gradient was finite; nobody could go on from such weights."""
+        broken = [name for name, tensor in model.state_dict().items() if not tensor.isfinite().all()]
         if broken:
             raise ShoalError(
-                f"step {self.clock.step}: {broken[0]} is not finite after the update, so nothing was saved. "
+                f"step {self.clock.step}: {broken[0]} is not finite after the update, so nothing is saved. "
                 "Lower optim.lr or set optim.clip_norm"
             )
 
     def _write(self, weights: dict[str, Any], meters: torch.Tensor) -> None:
         clock, score = self.clock, self.score
-        progress = {
-            "step": clock.step,
-            "batch": clock.span.batch,
-            "images_per_epoch": clock.span.images_per_epoch,
-            "best_top1": self.best_top1,
-            "best_step": self.best_step,
-            "scored_step": self._scored_step,
-            "score": [score.loss, score.correct1, score.correct5, score.count] if score else None,
-            "trained_s": clock.trained_s,
-            "paused_s": clock.paused_s,
-            "waited_s": self._waited_before + self._batches.waited_s,
-            "epoch_began_s": self._epoch_began,
-        }
+        progress = Progress(
+            step=clock.step,
+            batch=clock.span.batch,
+            images_per_epoch=clock.span.images_per_epoch,
+            shards=self._cut.shards,
+            optim=self.recipe.optim.name,
+            best_top1=self.best_top1,
+            best_step=self.best_step,
+            scored_step=self._scored_step,
+            score=score,
+            trained_s=clock.trained_s,
+            paused_s=clock.paused_s,
+            waited_s=self._waited_before + self._batches.waited_s,
+            epoch_began_s=self._epoch_began,
+        )
         figures = {"loss": score.loss, "top1": score.top1, "top5": score.top5, "count": score.count} if score else {}
         checkpoint.save(
             self._run.checkpoint(clock.step),
             model=weights["model"],
             ema=weights.get("ema"),
-            state={"optimizer": weights["optimizer"], "meters": meters, "progress": progress},
+            state={"optimizer": weights["optimizer"], "meters": meters, "progress": progress.state()},
             manifest={
                 "step": clock.step,
                 "images": clock.images,
@@ -209,44 +210,49 @@ class Trainer:
         )
         if self.best_step == clock.step:
             checkpoint.mark_best(self._run, self.best_step, self.best_top1)
-        checkpoint.prune(self._run, self.recipe.keep_last, self.best_step)
+        checkpoint.prune(self._run, clock.step, self.recipe.keep_last, self.best_step)
 
-    def load(self, saved: checkpoint.Checkpoint) -> None:
-        """Goes on from a checkpoint: the next step is the one that would have come."""
-        progress = saved.state["progress"]
-        self._check_position(saved, progress)
-        state = {"model": saved.model, "optimizer": saved.state["optimizer"]}
+    def load(self, saved: checkpoint.Checkpoint, progress: Progress, *, same_run: bool) -> list[str]:
+        """Goes on from a checkpoint: the next step is the one that would have come. Returns what is not as it was."""
+        notes, optimizer = self._optimizer_state(saved, progress)
+        if progress.shards != self._cut.shards:
+            notes.append(
+                f"batches were cut into {progress.shards} shards before, now into {self._cut.shards}: "
+                "another model from here on than with the old number"
+            )
+        state = {"model": saved.model, "optimizer": optimizer} | ({"ema": saved.ema} if saved.ema else {})
+        changed = saved.manifest["recipe"]["optim"] != plain(self.recipe.optim)
         try:
-            self.rig.load_state_dict(state | ({"ema": saved.ema} if saved.ema else {}))
+            self.rig.load_state_dict(state, new_options=changed)
         except ShoalError as error:
             raise ShoalError(f"{saved.path}: {error}") from None
         self.meters.load(saved.state["meters"])
         clock = self.clock
-        clock.step, clock.trained_s, clock.paused_s = progress["step"], progress["trained_s"], progress["paused_s"]
-        self.best_top1, self.best_step = progress["best_top1"], progress["best_step"]
-        self._epoch_began, self._waited_before = progress["epoch_began_s"], progress["waited_s"]
-        self._saved_step, self._scored_step = progress["step"], progress["scored_step"]
-        self.score = Score(*progress["score"]) if progress["score"] else None
-        # A kill may have come between saving the best checkpoint and marking it, or after marking a later one.
-        if self.gang.rank == 0 and self._run.checkpoint(self.best_step).is_dir():
-            checkpoint.mark_best(self._run, self.best_step, self.best_top1)
+        clock.step, clock.trained_s, clock.paused_s = progress.step, progress.trained_s, progress.paused_s
+        self.best_top1, self.best_step, self.score = progress.best_top1, progress.best_step, progress.score
+        self._epoch_began, self._waited_before = progress.epoch_began_s, progress.waited_s
+        self._scored_step = progress.scored_step
+        if same_run:
+            self._saved_step = progress.step
+            # A kill may have come between saving the best checkpoint and marking it, or after marking a later one.
+            if self.gang.rank == 0 and self._run.checkpoint(self.best_step).is_dir():
+                checkpoint.mark_best(self._run, self.best_step, self.best_top1)
         desired = self.recipe.desired_accuracy
         if desired is not None and self.score is not None and self.score.top1 >= desired:
             clock.stop("desired_accuracy")
+        return notes
 
-    def _check_position(self, saved: checkpoint.Checkpoint, progress: dict[str, Any]) -> None:
-        """A position counts steps; it means the same images only with the same batch over the same set."""
-        span = self.clock.span
-        then = (progress["batch"], progress["images_per_epoch"])
-        if then == (span.batch, span.images_per_epoch):
-            return
-        if progress["step"] * then[0] % then[1] and progress["step"] % -(-then[1] // then[0]):
-            raise UsageError(
-                f"{saved.path}: saved inside an epoch of {then[1]} images in batches of {then[0]}, now "
-                f"{span.images_per_epoch} in batches of {span.batch}; resume with the old ones, or from an epoch's end"
-            )
-        epochs = progress["step"] // -(-then[1] // then[0])
-        progress["step"] = epochs * span.steps_per_epoch
+    def _optimizer_state(
+        self, saved: checkpoint.Checkpoint, progress: Progress
+    ) -> tuple[list[str], dict[str, Any] | None]:
+        """The optimizer's state where it fits this run's optimizer, else none and the reason."""
+        held, name = saved.state["optimizer"], self.recipe.optim.name
+        if progress.optim != name:
+            return [f"optim was {progress.optim}, now {name}: it begins without the state of the old one"], None
+        mine = self.rig.state_dict()["optimizer"]
+        if [len(g["params"]) for g in held["param_groups"]] != [len(g["params"]) for g in mine["param_groups"]]:
+            return [f"optim: {name} now groups parameters in another way; it begins without its old state"], None
+        return [], held
 
     def end_event(self, program_began: float) -> None:
         """Tells how it ended, over all sittings; program_began: unix time at which this process started."""
@@ -272,9 +278,13 @@ class Trainer:
     def _tell(self, event: str, **figures: Any) -> None:
         if self.gang.rank == 0:
             clock = self.clock
-            self._sink.write(
-                {"event": event, "step": clock.step, "epoch": clock.epoch, "images": clock.images, **figures}
-            )
+            place = {"step": clock.step, "epoch": clock.epoch, "images": clock.images}
+            self._sink.write({"event": event, **place, **{key: _finite(value) for key, value in figures.items()}})
+
+
+def _finite(value: Any) -> Any:
+    """What is no number is none: JSON has no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _figures(metrics: Metrics) -> dict[str, float]:

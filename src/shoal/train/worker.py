@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-import torch.distributed as dist
-
 from shoal.base.errors import DONE, FAILED, INTERRUPTED, ShoalError, UsageError
 from shoal.base.files import write_whole
 from shoal.base.run import Run
@@ -28,6 +26,7 @@ from shoal.step.gang import Gang, join
 from shoal.step.nonfinite import NonFiniteError
 from shoal.train import checkpoint
 from shoal.train.machine import Machine
+from shoal.train.progress import Progress
 from shoal.train.setup import Setup, manifest, open_data
 from shoal.train.signals import EXIT_OF_ASK, StopSignals
 from shoal.train.trainer import Trainer
@@ -46,18 +45,20 @@ def work(loaded: Loaded, run: Run, world: World | None, signals: StopSignals, *,
     listen = os.environ.get("SHOAL_LISTEN_FD")
     gang = join(world, machine.device, listen_fd=int(listen) if listen else None)
     try:
-        notes = [*loaded.notes]
+        notes: list[str] = []
         saved = _saved(run, resume, gang, notes.append)
         setup = Setup.of(recipe, gang, data, pretrained=saved is None)
-        with _sinks(run, world, gang, saved) as sink:
+        same_run = resume == "auto" or run.folder.resolve() in Path(resume).resolve().parents
+        progress = Progress.of(saved.state["progress"]).over(setup.clock.span, same_run=same_run) if saved else None
+        with _sinks(run, world, gang, progress.step if progress else None) as sink:
             trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads))
-            if saved is not None:
-                trainer.load(saved)
+            if saved is not None and progress is not None:
+                notes += trainer.load(saved, progress, same_run=same_run)
             if gang.rank == 0:
                 write_whole(run.environment, json.dumps(machine.describe(), indent=1))
                 for text in [*notes, *setup.notes]:
                     sink.write({"event": "note", "step": setup.clock.step, "level": "warning", "text": text})
-                sink.write(_start(loaded, setup, machine, saved))
+                sink.write(_start(loaded, setup, machine, resumed=saved is not None))
             with signals.training():
                 asked = trainer.fit(signals)
             trainer.end_event(began)
@@ -73,33 +74,33 @@ def _saved(run: Run, resume: str, gang: Gang, tell: Callable[[str], None]) -> ch
     if gang.rank == 0:
         checkpoint.sweep(run)
         if resume == "auto":
-            path = checkpoint.newest_sound(run, tell)
+            path = checkpoint.newest_sound(run, tell, own=True)
             if path is None and run.steps_saved():
                 raise ShoalError(f"{run.checkpoints}: every checkpoint is damaged; start anew in another --run folder")
         elif resume != "never":
-            path = _chosen(Path(resume), run)
+            path = _chosen(Path(resume), run, tell)
     return checkpoint.share(path, gang)
 
 
-def _chosen(path: Path, run: Run) -> Path:
-    """The sound checkpoint that `path` names, if the run can go on from it."""
-    path = checkpoint.resolve(path)
-    if wrong := checkpoint.fault(path):
-        raise ShoalError(f"{path}: damaged checkpoint: {wrong}")
+def _chosen(path: Path, run: Run, tell: Callable[[str], None]) -> Path:
+    """The sound checkpoint that `path` (a checkpoint, or a run: its newest) names, if `run` can go on from it."""
+    is_run = bool(Run(path).steps_saved())
+    found = checkpoint.newest_sound(Run(path), tell) if is_run else checkpoint.resolve(path)
+    if found is None or (wrong := checkpoint.fault(found)):
+        raise ShoalError(f"{path}: damaged checkpoint: {wrong if found else 'none of the run is sound'}")
     saved = run.steps_saved()
-    if saved and saved[-1] > checkpoint.step_of(path):
+    if saved and saved[-1] > checkpoint.step_of(found):
         raise UsageError(
             f"--resume {path}: {run.folder} holds later checkpoints (up to step {saved[-1]}), which would pass for the "
             "continuation of it; choose another --run folder, or leave out --resume to go on from the newest"
         )
-    return path
+    return found
 
 
-def _sinks(run: Run, world: World | None, gang: Gang, saved: checkpoint.Checkpoint | None) -> Sink:
+def _sinks(run: Run, world: World | None, gang: Gang, step: int | None) -> Sink:
     """Where rank 0's events go; the others have none. A worker without an agent keeps its own log."""
     if gang.rank != 0:
         return Sinks([])
-    step = saved.manifest["step"] if saved is not None else None
     sinks: list[Sink] = [console_sink(os.environ)]
     if world is None or world.launcher != "shoal":
         run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)
@@ -107,20 +108,22 @@ def _sinks(run: Run, world: World | None, gang: Gang, saved: checkpoint.Checkpoi
     return Sinks([*sinks, Jsonl(run, resume_step=step), TensorBoard(run, resume_step=step)])
 
 
-def _start(loaded: Loaded, setup: Setup, machine: Machine, saved: checkpoint.Checkpoint | None) -> dict:
+def _start(loaded: Loaded, setup: Setup, machine: Machine, *, resumed: bool) -> dict:
     recipe, clock, workers = loaded.recipe, setup.clock, setup.gang.num_ranks
     why = [*machine.why]
     if recipe.shards == "auto":
         why.append(f"shards: {recipe.shards_for(workers)} (auto; another number of workers would train another model)")
     if recipe.batch is None:
-        why.append(f"batch: {clock.span.batch} (batch_per_worker {recipe.batch_per_worker} x {workers} workers)")
+        factors = f"batch_per_worker {recipe.batch_per_worker} x {workers} workers"
+        factors += f" x accumulate {recipe.accumulate}" if recipe.accumulate > 1 else ""
+        why.append(f"batch: {clock.span.batch} ({factors})")
     return {
         "event": "start",
         "step": clock.step,
         "images": clock.images,
         "recipe": loaded.name,
         "model": recipe.model.name,
-        "parameters": sum(parameter.numel() for parameter in setup.rig.model.parameters()),
+        "parameters": sum(p.numel() for p in setup.rig.model.parameters() if p.requires_grad),
         "num_ranks": workers,
         "batch": clock.span.batch,
         "shards": recipe.shards_for(workers),
@@ -130,7 +133,7 @@ def _start(loaded: Loaded, setup: Setup, machine: Machine, saved: checkpoint.Che
         "epochs": clock.total_images / clock.span.images_per_epoch,
         "strategy": recipe.strategy.name,
         "why": why,
-        "resumed_from": clock.step if saved is not None else None,
+        "resumed_from": clock.step if resumed else None,
         "time": time.time(),
     }
 
@@ -166,7 +169,11 @@ def leave(code: int) -> NoReturn:
 
 def _peer_vanished(error: Exception) -> bool:
     """Whether a collective failed because its other end went away: a consequence, not a cause."""
-    if isinstance(error, dist.DistError):
-        return True
-    words = ("gloo", "Connection closed by peer", "Connection reset", "Broken pipe", "NCCL", "recvValue failed")
+    words = (
+        "Connection closed by peer",
+        "Connection reset",
+        "Broken pipe",
+        "recvValue failed",
+        "remote process exited",
+    )
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

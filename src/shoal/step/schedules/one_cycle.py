@@ -11,7 +11,7 @@ from shoal.step.schedule import Schedule
 class OneCycle(Schedule, frozen=True, kw_only=True):
     """A linear rise to the peak and a linear fall to the end (Smith, Topin 2018), as a triangle."""
 
-    name: Literal["one-cycle"] = "one-cycle"
+    name: Literal["one_cycle"] = "one_cycle"
     peak_at: Annotated[float, Meta(gt=0, lt=1)] = 0.25
     """Part of the training at which the peak is reached, 0 to 1."""
     start: Annotated[float, Meta(ge=0, le=1)] = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -67,11 +68,12 @@ class ReplicatedRig(Rig):
             norm.freeze(self.model)
 
     def _loss(self, batch: Batch, net: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._streams is not None:
-            self._streams.start(batch, self._spec.seed)
-        else:
+        if self._streams is None:
             randomness.seed_for(batch, self._spec.seed)
-        with self._precision.context(self._gang.device):
+            drawing = nullcontext()
+        else:
+            drawing = self._streams.of(batch, self._spec.seed)
+        with self._precision.context(self._gang.device), drawing:
             return self._task.loss(net, self._inputs(batch.images), batch, self._spec.seed)
 
     def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
@@ -79,7 +81,15 @@ class ReplicatedRig(Rig):
         self._batches.append(batch)
         self._buffers.begin_shard()
         self._exchange.before_forward(batch, last)
-        loss, logits = self._loss(batch, self._net)
+        try:
+            loss, logits = self._loss(batch, self._net)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ShoalError(
+                f"norm: shard: BatchNorm needs more than one value per channel to train on, but a shard of step "
+                f"{batch.step} has one image; use fewer shards, drop_last=true, or norm=frozen"
+            ) from error
         self._exchange.after_forward(batch, last, self.ask)
         (loss / batch.count_global).backward()
         self._exchange.after_backward(batch)
@@ -160,7 +170,7 @@ class ReplicatedRig(Rig):
             state["ema"] = self._average.model.state_dict()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, new_options: bool = False) -> None:
         check_fit(self.model, state["model"])
         with torch.no_grad():
             _copy(self.model, state["model"])
@@ -168,8 +178,12 @@ class ReplicatedRig(Rig):
                 # A run that had no average so far begins it from the weights.
                 _copy(self._average.model, state.get("ema", state["model"]))
         if state.get("optimizer") is not None:
+            made = [{key: group[key] for key in self.optimizer.defaults} for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(state["optimizer"])
             _own_state(self.optimizer)
+            if new_options:
+                for group, options in zip(self.optimizer.param_groups, made, strict=True):
+                    group.update(options)
 
 
 def _copy(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
