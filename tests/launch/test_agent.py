@@ -413,8 +413,12 @@ def test_nothing_is_left_of_any_group(tmp_path: Path) -> None:
         worker(1, textwrap.dedent(with_children) + SLEEP, tmp_path, TAG=tag),
     ]
     agent = Agent(commands, console=io.StringIO(), grace_s=0.3).start()
-    assert len(tagged(tag)) >= 2
+    began = time.monotonic()
+    while len(tagged(tag)) < 2 and time.monotonic() - began < 20:  # a process has its tag only once it runs its program
+        time.sleep(0.01)
+    alive = len(tagged(tag))
     assert agent.wait(30).exit_code == 1
+    assert alive >= 2
     assert tagged(tag) == []
 
 

@@ -173,7 +173,7 @@ class Trainer:
         broken = [name for name, tensor in model.state_dict().items() if not tensor.isfinite().all()]
         if broken:
             raise ShoalError(
-                f"step {self.clock.step}: {broken[0]} is not finite after the update, so nothing is saved. "
+                f"step {self.clock.step}: {broken[0]} is not finite after the update, so nothing was saved. "
                 "Lower optim.lr or set optim.clip_norm"
             )
 
