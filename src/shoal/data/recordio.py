@@ -9,7 +9,9 @@ always begins a part. A record of an image begins with a Header, followed by its
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -88,6 +90,23 @@ def _split(record: bytes) -> list[bytes]:
     return [*parts, record[start:]]
 
 
+def opened(path: Path) -> Records:
+    """Records of a file; of one that was opened before and has not changed since, the same object."""
+    stamps = []
+    for file in (path, path.with_suffix(".idx")):
+        try:
+            status = os.stat(file)
+            stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError:
+            stamps.append(None)
+    return _opened(path, *stamps)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, *stamps: tuple[int, int, int] | None) -> Records:
+    return Records(path)
+
+
 class Records:
     """The records of a .rec in the order of the file; of an .idx beside it, those that it names.
 
@@ -157,7 +176,9 @@ class Records:
             labels = self.header(number).labels
             if column >= len(labels):
                 count = f"{len(labels)} label{'s' if len(labels) > 1 else ''}"
-                raise SourceError(f"{self.where(number)}: has {count}; data.label: {column} asks for number {column + 1}")
+                raise SourceError(
+                    f"{self.where(number)}: has {count}; data.label: {column} asks for number {column + 1}"
+                )
             held[number] = labels[column]
         return held
 
@@ -199,7 +220,9 @@ class Records:
             where = f"{shown_path(self.path)}: record {number} at byte {start}"
             place = f", part {len(parts)} at byte {at}" if parts else ""
             if size - at < 8:
-                what = f"its part {len(parts)} is missing" if parts else f"only {size - at} of its first 8 bytes are there"
+                what = (
+                    f"its part {len(parts)} is missing" if parts else f"only {size - at} of its first 8 bytes are there"
+                )
                 raise SourceError(f"{where}: the file is cut off at byte {size}: {what}; copy it again")
             magic, word = _PART.unpack_from(self._bytes, at)
             kind, length = word >> 29, word & _MOST
@@ -247,7 +270,8 @@ class Records:
 def _found(words: np.ndarray) -> np.ndarray:
     """int64: where the magic word stands. In windows, so that a large file does not need a mask of its size."""
     found = [
-        np.flatnonzero(words[low : low + _WINDOW] == np.uint32(MAGIC)) + low for low in range(0, len(words) - 1, _WINDOW)
+        np.flatnonzero(words[low : low + _WINDOW] == np.uint32(MAGIC)) + low
+        for low in range(0, len(words) - 1, _WINDOW)
     ]
     parts = np.concatenate(found)
     return parts[parts < len(words) - 1]

@@ -65,4 +65,5 @@ class Restored:
     def evaluate(self) -> Score:
         """The recipe's validation set: the counts of the training that saved the checkpoint."""
         data: Any = self.recipe.data
-        return evaluate(self.logits, open_data(self.recipe).val, data.augment, data.eval_batch, Alone(self.device))
+        images = open_data(self.recipe).val
+        return evaluate(self.logits, images, data.augment, data.eval_batch, Alone(self.device), threads=data.threads)
