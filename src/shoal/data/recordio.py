@@ -62,7 +62,8 @@ class Writer:
         self._count += 1
         parts = _split(record)
         for number, part in enumerate(parts):
-            kind = _WHOLE if len(parts) == 1 else _FIRST if not number else _LAST if part is parts[-1] else _MIDDLE
+            first, last = number == 0, number == len(parts) - 1
+            kind = (_WHOLE if last else _FIRST) if first else (_LAST if last else _MIDDLE)
             if len(part) > _MOST:
                 raise ValueError(f"a part of {len(part)} bytes; RecordIO holds at most {_MOST}")
             self._file.write(_PART.pack(MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4))
@@ -122,6 +123,8 @@ class Records:
             raise SourceError(f"{shown_path(path)}: is empty; a RecordIO file begins with {_hex(MAGIC)}") from None
         except OSError as error:
             raise SourceError(f"{shown_path(path)}: cannot be read ({error.strerror})") from None
+        if len(self._bytes) < 8:
+            self._parts(0, 0)  # tells what is missing
         self._words = np.frombuffer(self._bytes, "<u4", len(self._bytes) // 4)
         index = path.with_suffix(".idx")
         self.starts = self._indexed(index) if index.is_file() else self._scanned()
@@ -186,7 +189,7 @@ class Records:
 
     def _scanned(self) -> np.ndarray:
         """Where records begin. A chain of parts without gaps is checked in one go; a fault is then looked for."""
-        first = self._words[1] & _MOST if len(self._words) > 1 and self._words[0] == MAGIC else _LARGE
+        first = self._words[1] & _MOST if self._words[0] == MAGIC else _LARGE
         if first < _LARGE and len(self._bytes) % 4 == 0:
             parts = _found(self._words)
             kinds, lengths = self._words[parts + 1] >> 29, (self._words[parts + 1] & _MOST).astype(np.int64)
@@ -250,9 +253,9 @@ class Records:
         sorted_starts = starts[order]
         inside = (sorted_starts >= 0) & (sorted_starts % 4 == 0) & (sorted_starts <= len(self._bytes) - 8)
         words = np.where(inside, sorted_starts // 4, 0)
-        good = inside & (self._words[words] == MAGIC) if len(self._words) > 1 else np.zeros(len(starts), bool)
-        second = self._words[words + good]
-        whole = good & (second >> 29 == _WHOLE) & (sorted_starts + 8 + (second & _MOST) <= len(self._bytes))
+        kinds, lengths = self._words[words + inside] >> 29, self._words[words + inside] & _MOST
+        good = inside & (self._words[words] == MAGIC) & (kinds <= _FIRST)
+        whole = good & (kinds == _WHOLE) & (sorted_starts + 8 + lengths <= len(self._bytes))
         twice = np.zeros(len(starts), bool)
         twice[1:] = sorted_starts[1:] == sorted_starts[:-1]
         for place in np.flatnonzero(~good | twice)[:1].tolist():
