@@ -59,7 +59,9 @@ def rec_pair(folder: Path, train: int = 60, val: int = 30, *, sizes: tuple[int, 
     return folder
 
 
-def class_folders(folder: Path, counts: dict[str, int], *, sizes: tuple[tuple[int, int], ...] = ((40, 50), (60, 36))) -> Path:
+def class_folders(
+    folder: Path, counts: dict[str, int], *, sizes: tuple[tuple[int, int], ...] = ((40, 50), (60, 36))
+) -> Path:
     """A sub-folder of images per class: name -> how many; the sizes by turns."""
     for place, (name, count) in enumerate(counts.items()):
         (folder / name).mkdir(parents=True)

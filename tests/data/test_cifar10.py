@@ -69,7 +69,9 @@ def fault(**options: object) -> str:
 def test_nothing_there(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
         told = fault(path=str(path))
-        assert told.startswith(f"{path}: no CIFAR-10 here: none of the folders cifar-10-batches-py, cifar-10-batches-bin")
+        assert told.startswith(
+            f"{path}: no CIFAR-10 here: none of the folders cifar-10-batches-py, cifar-10-batches-bin"
+        )
         assert "data.path" in told and "data.download=true" in told
 
 
@@ -77,8 +79,8 @@ def test_a_download_without_a_network_tells_another_way(tmp_path):
     with patch("torchvision.datasets.CIFAR10", side_effect=OSError("Name or service not known\nmore")):
         told = fault(path=str(tmp_path / "new"), download=True)
     assert told == (
-        f"{tmp_path / 'new'}: CIFAR-10 cannot be downloaded (Name or service not known); where there is a network fetch "
-        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz and put it, as it is, into this folder"
+        f"{tmp_path / 'new'}: CIFAR-10 cannot be downloaded (Name or service not known); where there is a network "
+        "fetch https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz and put it, as it is, into this folder"
     )
 
 
@@ -104,8 +106,14 @@ class Evil:
         ({"data_batch_3": b"junk"}, "data_batch_3: is no batch of CIFAR-10 ("),
         ({"data_batch_3": b""}, "data_batch_3: is no batch of CIFAR-10 ("),
         ({"data_batch_1": pickle.dumps(Evil())}, "data_batch_1: is no batch of CIFAR-10 (it asks for builtins.print"),
-        ({"data_batch_1": pickle.dumps({"labels": [1], "data": np.zeros((1, 7), np.uint8)})}, "images [1, 7] for 1 labels"),
-        ({"data_batch_2": pickle.dumps({"labels": [10], "data": np.zeros((1, 3072), np.uint8)})}, "image 0 has label 10"),
+        (
+            {"data_batch_1": pickle.dumps({"labels": [1], "data": np.zeros((1, 7), np.uint8)})},
+            "images [1, 7] for 1 labels",
+        ),
+        (
+            {"data_batch_2": pickle.dumps({"labels": [10], "data": np.zeros((1, 3072), np.uint8)})},
+            "image 0 has label 10",
+        ),
     ],
 )
 def test_damaged_batches(files, told, tmp_path, capsys):

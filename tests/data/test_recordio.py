@@ -1,4 +1,4 @@
-"""RecordIO: what is written is read, whatever the bytes; files of MXNet's are read; every fault is one line that says where."""
+"""RecordIO: what is written is read, whatever the bytes; MXNet's files are read; every fault says in one line where."""
 
 from __future__ import annotations
 

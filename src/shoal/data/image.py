@@ -59,8 +59,8 @@ def _jpeg(data: bytes) -> torch.Tensor:
 
     _check_size(*_jpeg_size(data))
     try:
-        # What torchvision.io.decode_jpeg calls. Its own checks and its warning (it will move to TorchCodec) at every call
-        # cost a fifth of the time of a small image.
+        # What torchvision.io.decode_jpeg calls: its own checks, and its warning at every call that it will move to
+        # TorchCodec, cost a fifth of the time of a small image.
         return torch.ops.image.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), _RGB, False)
     except RuntimeError as error:
         raise ImageError(f"is a JPEG that cannot be decoded ({_reason(error)})") from None

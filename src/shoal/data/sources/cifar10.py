@@ -39,8 +39,8 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
             found = self._found(split)
         if found is None:
             raise SourceError(
-                f"{shown_path(self.path)}: no CIFAR-10 here: none of the folders {', '.join(_FOLDERS[1:])}, the archives "
-                f"{', '.join(_ARCHIVES)}, or *train*.rec with *val*.rec; data.path names where it is, "
+                f"{shown_path(self.path)}: no CIFAR-10 here: none of the folders {', '.join(_FOLDERS[1:])}, the "
+                f"archives {', '.join(_ARCHIVES)}, or *train*.rec with *val*.rec; data.path names where it is, "
                 "data.download=true fetches it (170 MB)"
             )
         return found
@@ -103,8 +103,8 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
         except Exception as error:  # URLError, a broken connection, a wrong checksum, a read-only folder …
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             raise SourceError(
-                f"{shown_path(path)}: CIFAR-10 cannot be downloaded ({reason}); where there is a network fetch {ADDRESS} "
-                "and put it, as it is, into this folder"
+                f"{shown_path(path)}: CIFAR-10 cannot be downloaded ({reason}); where there is a network fetch "
+                f"{ADDRESS} and put it, as it is, into this folder"
             ) from None
 
 

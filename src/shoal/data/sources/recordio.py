@@ -64,7 +64,8 @@ class Recordio(YourImages, frozen=True, kw_only=True):
         return labels.astype(np.int64)
 
     def _classes(self, numbers: np.ndarray) -> tuple[str, ...]:
-        """Names of the classes: the folders in the .lst beside the training .rec where there is one to one, else numbers."""
+        """Names of the classes: the folders in the .lst beside the training .rec, where there is one for each; else
+        numbers."""
         plain = tuple(str(number) for number in numbers)
         lst = self._file("train").with_suffix(".lst")
         if not lst.is_file():
