@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from typing import TYPE_CHECKING
 
 from shoal.base.errors import ShoalError
@@ -16,6 +17,8 @@ fill the memory."""
 
 
 _RGB = 3  # torchvision's ImageReadMode.RGB
+_SEGMENT = struct.Struct(">BBHBHH")  # of a JPEG: 0xFF, marker, length; of a frame also bits, height, width
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 class ImageError(ShoalError):
@@ -68,11 +71,13 @@ def _jpeg(data: bytes) -> torch.Tensor:
 
 def _jpeg_size(data: bytes) -> tuple[int, int]:
     """Height and width in a JPEG's frame header: before memory is taken for it."""
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame; the others are tables
-            return int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
+    at, last = 2, len(data) - _SEGMENT.size
+    while at <= last:
+        start, marker, length, _, height, width = _SEGMENT.unpack_from(data, at)
+        if start != 0xFF:
+            break
+        if marker in _FRAMES:
+            return height, width
         at += 1 if marker == 0xFF else 2 + length
     return 0, 0
 

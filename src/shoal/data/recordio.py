@@ -25,6 +25,7 @@ MAGIC = 0xCED7230A
 _MAGIC = struct.pack("<I", MAGIC)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
+_COUNT = struct.Struct("<I")
 _MOST = (1 << 29) - 1  # bytes of a part
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _LARGE = 4096  # bytes of a record above which walking from one to the next beats reading everything
@@ -150,6 +151,12 @@ class Records:
 
     def image(self, number: int) -> bytes:
         """The encoded image in the record."""
+        start = int(self.starts[number])
+        _, word = _PART.unpack_from(self._bytes, start)
+        if _HEADER.size <= word <= _MOST:  # in one part
+            (several,) = _COUNT.unpack_from(self._bytes, start + 8)
+            if _HEADER.size + 4 * several <= word:
+                return self._bytes[start + 8 + _HEADER.size + 4 * several : start + 8 + word]
         return self._opened(number)[1]
 
     def _opened(self, number: int) -> tuple[Header, bytes]:
