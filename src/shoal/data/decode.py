@@ -101,7 +101,7 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
         torch.stack(made, out=images[low : low + len(made)])
         return True
 
-    with ThreadPoolExecutor(_cores(), "decode") as pool:
+    with ThreadPoolExecutor(cores(), "decode") as pool:
         for same in pool.map(make, range(0, count, _SOME)):
             if not same:
                 pool.shutdown(cancel_futures=True)
@@ -116,7 +116,8 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
     return Held(images.numpy(), labels, data.classes, mean=data.mean, std=data.std, notes=notes)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
