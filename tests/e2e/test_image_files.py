@@ -65,7 +65,9 @@ def test_killed_and_resumed(recipe: Path, one: Path, tmp_path: Path) -> None:
 def test_a_bad_image_ends_the_training_with_its_name(recipe: Path, tmp_path: Path) -> None:
     result = warm(tmp_path, "train", recipe, "data.on_bad=stop", "--run", tmp_path / "run")
     assert result.code == 1 and "Traceback" not in result.err
-    assert re.search(r"^ERROR: .*train/ant/003\.jpg is empty \(0 bytes\); mend or remove it, or ", result.err, re.MULTILINE)
+    assert re.search(
+        r"^ERROR: .*train/ant/003\.jpg is empty \(0 bytes\); mend or remove it, or ", result.err, re.MULTILINE
+    )
 
 
 def test_what_images_of_several_sizes_need(recipe: Path, tmp_path: Path) -> None:
