@@ -257,8 +257,8 @@ def eval_chunks(
         for chunk in share(len(bounds), replica, num_replicas):
             chosen = np.arange(*bounds[chunk])
             images, labels = pictures.val(chosen)
-            tensors = (torch.from_numpy(array) for array in (np.ascontiguousarray(images), labels, chosen))
-            yield chunk, Batch(*tensors, len(chosen))
+            whole = torch.from_numpy(np.ascontiguousarray(images))
+            yield chunk, Batch(whole, torch.from_numpy(labels), torch.from_numpy(chosen), len(chosen))
 
     return _ahead(chunks()) if threads and not hasattr(data, "pixels") else chunks()
 

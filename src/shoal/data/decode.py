@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,14 +26,15 @@ class Pictures:
 
     def __init__(self, data: Pixels | Encoded, augment: Augment, threads: int = 1) -> None:
         self._data, self._augment = data, augment
-        by_image = augment.size is not None or not hasattr(data, "pixels")
+        self._pixels = cast(Pixels, data) if hasattr(data, "pixels") else None
+        by_image = augment.size is not None or self._pixels is None
         self._pool = ThreadPoolExecutor(threads, "decode") if by_image and threads > 1 else None
 
     def train(self, chosen: np.ndarray, *, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Augmented, uint8 [B, C, h, w], and their labels, int64 [B]; chosen int64 [B]."""
         if self._augment.size:
             cut = self._augment.crops(chosen, seed=seed, epoch=epoch).cut
-            return self._each(chosen, (self._augment.size,) * 2, cut)
+            return self._each(chosen, (self._augment.size, self._augment.size), cut)
         images, labels = self._whole(chosen)
         return self._augment.train(images, chosen, seed=seed, epoch=epoch), labels
 
@@ -46,8 +48,8 @@ class Pictures:
 
     def _whole(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Images of one size as they are."""
-        if hasattr(self._data, "pixels"):
-            return self._data.pixels(chosen), self._data.labels[chosen]
+        if self._pixels is not None:
+            return self._pixels.pixels(chosen), self._data.labels[chosen]
         return self._each(chosen, self._data.shape[1:], lambda _, image: image)
 
     def _each(
@@ -70,9 +72,9 @@ class Pictures:
         return images, labels
 
     def _image(self, index: int) -> torch.Tensor | None:
-        if hasattr(self._data, "pixels"):
-            return torch.from_numpy(self._data.pixels(np.array([index]))[0])
-        return self._data.image(int(index))
+        if self._pixels is not None:
+            return torch.from_numpy(self._pixels.pixels(np.array([index]))[0])
+        return cast(Encoded, self._data).image(int(index))
 
 
 def hold(data: Streamed, most_bytes: int) -> Held | Streamed:

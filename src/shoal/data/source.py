@@ -52,7 +52,7 @@ class Pixels(Images, Protocol):
 class Encoded(Images, Protocol):
     """Large images, held as files or records and decoded when they are needed."""
 
-    def read(self, index: int) -> bytes:
+    def read(self, index: int, /) -> bytes:
         """The encoded image, JPEG or PNG."""
         ...
 
@@ -126,7 +126,7 @@ class Streamed:
         self.read, self.where = read, where
         self.labels = labels.astype("int64")
         self.classes = classes
-        self.shape = (3, side or 0, side or 0)
+        self.shape: tuple[int, int, int] = (3, side or 0, side or 0)
         self.mean = mean
         self.std = std
         self.notes: tuple[str, ...] = ()
