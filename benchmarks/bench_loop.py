@@ -63,7 +63,7 @@ class Bare:
         self.model = made.module.to(memory_format=layout).train()  # type: ignore[call-overload]
         self.optimizer = self.recipe.optim.make(self.model)  # type: ignore[attr-defined]
         self.batch = self.recipe.batch_for(1)
-        height, width = self.recipe.data.augment.size(*data.train.shape[1:])  # type: ignore[attr-defined]
+        height, width = self.recipe.data.augment.seen(*data.train.shape[1:])  # type: ignore[attr-defined]
         images = torch.randn(self.batch, data.train.shape[0], height, width)
         labels = torch.arange(self.batch) % data.classes
         pieces = self.recipe.shards_for(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_list_alone_names_every_kind():
 
 def test_recipes_with_their_titles():
     text = run("list", "recipes").stdout
-    assert text.index("digits  Handwritten digits") >= 0
+    assert re.search(r"^digits +Handwritten digits", text, re.MULTILINE)
     assert "Reproduces" not in text
 
 

@@ -113,7 +113,7 @@ def test_validation_takes_the_centre(crop, rows, columns):
     images = images_of(3, 2, 6, 9)
     augment = Augment(crop=crop, pad=2, mirror=True)
     assert np.array_equal(augment.centre(images), images[:, :, slice(*rows), slice(*columns)])
-    assert augment.centre(images).shape[2:] == augment.size(6, 9)
+    assert augment.centre(images).shape[2:] == augment.seen(6, 9)
 
 
 @pytest.mark.parametrize(

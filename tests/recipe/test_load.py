@@ -11,6 +11,9 @@ from shoal.base.duration import Duration
 from shoal.base.errors import UsageError
 from shoal.recipe.find import FILES, built_in, find, opening
 from shoal.recipe.load import RecipeError, dump, flat, load, parse
+from shoal.recipe.part import names
+
+SOURCES = ", ".join(names("sources"))
 
 RECIPE = """\
 # A title.
@@ -140,7 +143,7 @@ def test_all_faults_come_at_once_with_their_places():
 
 def test_missing_keys_say_what_is_needed():
     missing = faults(text="{}")
-    assert missing[0] == "my.yaml: data: missing; a source (digits, synthetic) is needed"
+    assert missing[0] == f"my.yaml: data: missing; a source ({SOURCES}) is needed"
     assert missing[1].startswith("my.yaml: model: missing; a name or a group of keys (name, pretrained, ")
     assert missing[2] == "my.yaml: optim: missing; an optim (adamw, sgd, timm) is needed"
     assert missing[3].startswith("my.yaml: length: missing; a number with a unit: 90ep (epochs)")
@@ -165,8 +168,8 @@ def test_missing_keys_say_what_is_needed():
         ("optim.lr=.inf", "optim.lr: expected a number >= 0, and a finite one, got inf"),
         ("optim.lr=", "optim.lr: expected a number >= 0, got null"),
         ("ema=1", "ema: expected a group of keys (half_life), got 1"),
-        ("data=null", "data: expected a source (digits, synthetic): a name, or a group of keys with a name; got null"),
-        ("data.name=digit", "data.name: no source called 'digit'; did you mean 'digits'? (known: digits, synthetic)"),
+        ("data=null", f"data: expected a source ({SOURCES}): a name, or a group of keys with a name; got null"),
+        ("data.name=digit", f"data.name: no source called 'digit'; did you mean 'digits'? (known: {SOURCES})"),
         ("model=3", "model: expected a name or a group of keys (name, pretrained, "),
         ("model=digits-cn", "model.name: no model called 'digits-cn'; did you mean 'digits-cnn'?"),
         ("schedule={name: multistep, at: 3ep}", "schedule.at: expected a list, each a number with a unit"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 DONE, FAILED, USAGE, REQUEUE, INTERRUPTED = 0, 1, 2, 75, 130
@@ -18,6 +19,11 @@ class UsageError(ShoalError):
     """Wrong command line or recipe: nothing was trained, and something is to be said differently."""
 
     exit_code = USAGE
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A path for messages; bytes of a name that are not UTF-8 are shown as \\xNN, so that it can always be printed."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def closest(word: str, known: Iterable[str]) -> str:

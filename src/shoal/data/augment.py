@@ -1,4 +1,5 @@
-"""Augmentation of small images, a whole batch at a time, by random numbers of (seed, epoch, sample index)."""
+"""Augmentation by random numbers of (seed, epoch, sample index): of small images a whole batch at a time, of large ones
+through Crops."""
 
 from __future__ import annotations
 
@@ -6,16 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
+from shoal.data.crops import COLUMN, MIRROR, ROW, Crops
 from shoal.recipe.part import Options
 
 if TYPE_CHECKING:
     import numpy as np
 
-_ROW, _COLUMN, _MIRROR = 1, 2, 3  # streams of random numbers; 0 is the order of samples
+Side = Annotated[int, Meta(ge=1)]
 
 
 class Augment(Options, frozen=True, kw_only=True):
-    """Random crops and mirroring of training images; validation takes the centre crop of the same size."""
+    """Random crops and mirroring of training images; validation takes the centre crop of the same size.
+
+    Small images of one size: `pad`, then `crop`. Images of any size: `size`, a random part of the image, resized
+    (random-resized crops, Szegedy et al. 2015); then pad and crop stay away.
+    """
 
     pad: Annotated[int, Meta(ge=0)] = 0
     """Pixels added on each side before cropping."""
@@ -23,22 +29,55 @@ class Augment(Options, frozen=True, kw_only=True):
     """What the added pixels hold: `fill`, the edge's pixel, or the image mirrored at its edge."""
     fill: Annotated[int, Meta(ge=0, le=255)] = 0
     """Value of pixels added with pad_mode constant (0 to 255)."""
-    crop: Annotated[int, Meta(ge=1)] | None = None
+    crop: Side | None = None
     """Side of the square crop, pixels; absent: the size of the image before padding."""
     mirror: bool = False
     """Mirror every second image, on average, left to right."""
+    size: Side | None = None
+    """Side of the square that a random part of the image is resized to, pixels; absent: no resizing."""
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Least and largest area of that part, in areas of the image (above 0, up to 1)."""
+    ratio: tuple[float, float] = (0.75, 1.3333)
+    """Least and largest width over height of that part."""
+    resize: Side | None = None
+    """Validation with `size`: the shorter side before the centre crop, pixels; absent: size / 0.875 (256 for 224)."""
 
-    def size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what the model sees."""
+    @property
+    def shorter(self) -> int:
+        """Shorter side of a validation image before its centre crop of `size`, pixels."""
+        return self.resize or round((self.size or 0) / 0.875)
+
+    def faults(self) -> list[tuple[str, str]]:
+        wrong = []
+        if self.size and (self.pad or self.crop):
+            wrong.append(("size", "resizes a random part of the image; pad and crop are for images of one size"))
+        if not self.size and self.resize:
+            wrong.append(("resize", "is the shorter side before the centre crop of `size`, which is missing"))
+        if self.size and self.resize and self.resize < self.size:
+            wrong.append(("resize", f"{self.resize} px leave no centre crop of {self.size} px"))
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            wrong.append(("scale", "expected two numbers, 0 < least <= largest <= 1"))
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            wrong.append(("ratio", "expected two numbers, 0 < least <= largest"))
+        return wrong
+
+    def seen(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of what the model sees of images of this size (any, with `size`)."""
+        if self.size:
+            return self.size, self.size
         return (self.crop, self.crop) if self.crop else (height, width)
 
+    def crops(self, indices: np.ndarray, *, seed: int, epoch: int) -> Crops:
+        """With `size`: where to cut each of the images at `indices` (int64 [B])."""
+        return Crops(indices, self.size or 0, self.scale, self.ratio, mirror=self.mirror, seed=seed, epoch=epoch)
+
     def train(self, images: np.ndarray, indices: np.ndarray, *, seed: int, epoch: int) -> np.ndarray:
-        """images uint8 [B, C, H, W], indices int64 [B] -> uint8 [B, C, h, w]."""
+        """Without `size`: images uint8 [B, C, H, W], indices int64 [B] -> uint8 [B, C, h, w]."""
         import numpy as np
 
         from shoal.data.order import key, uniform
 
-        height, width = self.size(*images.shape[2:])
+        height, width = self.seen(*images.shape[2:])
         if self.pad:
             edge = (self.pad, self.pad)
             around = ((0, 0), (0, 0), edge, edge)
@@ -48,23 +87,30 @@ class Augment(Options, frozen=True, kw_only=True):
                 images = np.pad(images, around, mode=self.pad_mode)
         rows, columns = images.shape[2] - height + 1, images.shape[3] - width + 1
         if rows > 1 or columns > 1:
-            row = (uniform(key(seed, epoch, _ROW), indices) * rows).astype(np.int64)
-            column = (uniform(key(seed, epoch, _COLUMN), indices) * columns).astype(np.int64)
+            row = (uniform(key(seed, epoch, ROW), indices) * rows).astype(np.int64)
+            column = (uniform(key(seed, epoch, COLUMN), indices) * columns).astype(np.int64)
             windows = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=(2, 3))
             images = windows[np.arange(len(images)), :, row, column]
         if self.mirror:
-            turned = uniform(key(seed, epoch, _MIRROR), indices) < 0.5
+            turned = uniform(key(seed, epoch, MIRROR), indices) < 0.5
             images[turned] = images[turned][..., ::-1]
         return images
 
     def centre(self, images: np.ndarray) -> np.ndarray:
-        """images uint8 [B, C, H, W] -> uint8 [B, C, h, w], the middle of each."""
-        height, width = self.size(*images.shape[2:])
+        """Without `size`: images uint8 [B, C, H, W] -> uint8 [B, C, h, w], the middle of each."""
+        height, width = self.seen(*images.shape[2:])
         top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
         return images[:, :, top : top + height, left : left + width]
 
     def fault(self, height: int, width: int) -> str | None:
-        """Why images of this size cannot be cropped so, or None."""
+        """Why images of this size (0 x 0: of several) cannot be cropped so, or None."""
+        if self.size:
+            return None
+        if not height:
+            return (
+                "images of several sizes need data.augment.size (random parts, resized to that) or data.image_size "
+                "(every image resized and cut to that once)"
+            )
         if self.crop and self.crop > min(height, width) + 2 * self.pad:
             return f"a crop of {self.crop} px does not fit images of {height} x {width} px padded by {self.pad}"
         if self.crop and self.crop > min(height, width):

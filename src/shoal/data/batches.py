@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,8 +15,9 @@ import torch
 
 from shoal.base.duration import Span
 from shoal.data.augment import Augment
+from shoal.data.decode import Pictures
 from shoal.data.order import chunk_bounds, order, shard_bounds, share
-from shoal.data.source import Pixels
+from shoal.data.source import Encoded, Pixels
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,23 @@ _BLOCK_BYTES = 1 << 19
 class Batches:
     """Iterates over steps from any one on: each item is the list of Batches this replica computes in that step.
 
-    A thread prepares `ahead` blocks of steps in advance. `waited_s` is the time the caller stood still for data.
+    A thread prepares `ahead` blocks of steps in advance, with the help of `decoders` others where images are decoded or
+    resized one by one. `waited_s` is the time the caller stood still for data.
     """
 
     def __init__(
-        self, data: Pixels, augment: Augment, cut: Cut, *, ahead: int = 2, thread: bool = True, pin: bool = False
+        self,
+        data: Pixels | Encoded,
+        augment: Augment,
+        cut: Cut,
+        *,
+        ahead: int = 2,
+        thread: bool = True,
+        decoders: int = 1,
+        pin: bool = False,
     ) -> None:
         self._data, self._augment, self._cut, self._pin = data, augment, cut, pin
+        self._pictures = Pictures(data, augment, decoders)
         self._ahead, self._thread = ahead, thread
         self._epoch, self._order = -1, np.empty(0, np.int64)
         self._takes: dict[int, _Take] = {}
@@ -119,8 +131,8 @@ class Batches:
         chosen = np.concatenate(
             [self._order[low + take.start : low + take.stop] for low, take in zip(lows, takes, strict=True)]
         )
-        images = self._augment.train(self._data.pixels(chosen), chosen, seed=cut.seed, epoch=epoch)
-        whole = [self._tensor(array) for array in (images, self._data.labels[chosen], chosen)]
+        images, labels = self._pictures.train(chosen, seed=cut.seed, epoch=epoch)
+        whole = [self._tensor(array) for array in (images, labels, chosen)]
         block, at = [], 0
         for step, count, take in zip(range(first, last), counts, takes, strict=True):
             base = at - take.start
@@ -170,7 +182,7 @@ class Batches:
     def _blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """[low, high) of steps to prepare together: few calls for small images, little memory for large ones."""
         span, channels = self._cut.span, self._data.shape[0]
-        height, width = self._augment.size(*self._data.shape[1:])
+        height, width = self._augment.seen(*self._data.shape[1:])
         images = span.batch // self._cut.num_replicas + 1
         steps = max(1, _BLOCK_BYTES // (images * channels * height * width))
         while first < last:
@@ -226,17 +238,35 @@ class Batches:
 
 
 def eval_chunks(
-    data: Pixels, augment: Augment, eval_batch: int, *, replica: int = 0, num_replicas: int = 1
+    data: Pixels | Encoded,
+    augment: Augment,
+    eval_batch: int,
+    *,
+    replica: int = 0,
+    num_replicas: int = 1,
+    threads: int = 0,
 ) -> Iterator[tuple[int, Batch]]:
-    """(chunk number, Batch) of the whole validation chunks that this replica takes; empty for one without."""
-    count = len(data.labels)
-    bounds = chunk_bounds(count, eval_batch)
-    for chunk in share(len(bounds), replica, num_replicas):
-        chosen = np.arange(*bounds[chunk])
-        images = np.ascontiguousarray(augment.centre(data.pixels(chosen)))
-        yield (
-            chunk,
-            Batch(
-                torch.from_numpy(images), torch.from_numpy(data.labels[chosen]), torch.from_numpy(chosen), len(chosen)
-            ),
-        )
+    """(chunk number, Batch) of the whole validation chunks that this replica takes; empty for one without.
+
+    threads: as many decode, and the next chunk is prepared while the caller looks at one; 0: the caller does it all.
+    """
+    bounds = chunk_bounds(len(data.labels), eval_batch)
+    pictures = Pictures(data, augment, threads)
+
+    def chunks() -> Iterator[tuple[int, Batch]]:
+        for chunk in share(len(bounds), replica, num_replicas):
+            chosen = np.arange(*bounds[chunk])
+            images, labels = pictures.val(chosen)
+            whole = torch.from_numpy(np.ascontiguousarray(images))
+            yield chunk, Batch(whole, torch.from_numpy(labels), torch.from_numpy(chosen), len(chosen))
+
+    return _ahead(chunks()) if threads and not hasattr(data, "pixels") else chunks()
+
+
+def _ahead(items: Iterator[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:
+    """The same items, each made while the one before it is used."""
+    with ThreadPoolExecutor(1, "chunks") as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item

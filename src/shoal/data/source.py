@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from msgspec import Meta
 
 from shoal.base.errors import ShoalError
 from shoal.data.augment import Augment
+from shoal.data.image import ImageError, centred, decode
 from shoal.recipe.part import Part
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 Split = Literal["train", "val"]
 
@@ -29,10 +33,12 @@ class Images(Protocol):
     labels: np.ndarray
     """int64 [n]."""
     shape: tuple[int, int, int]
-    """Channels, height, width of an image before augmentation."""
+    """Channels, height, width of an image before augmentation; 0, 0 where images differ in size."""
     mean: tuple[float, ...]
     """Per channel, in units of 0 to 255; the model sees (pixel - mean) / std."""
     std: tuple[float, ...]
+    notes: tuple[str, ...]
+    """What a person should know about these images, as how many were skipped."""
 
 
 class Pixels(Images, Protocol):
@@ -46,8 +52,12 @@ class Pixels(Images, Protocol):
 class Encoded(Images, Protocol):
     """Large images, held as files or records and decoded when they are needed."""
 
-    def read(self, index: int) -> bytes:
+    def read(self, index: int, /) -> bytes:
         """The encoded image, JPEG or PNG."""
+        ...
+
+    def image(self, index: int) -> torch.Tensor | None:
+        """The image, uint8 [C, H, W]; None where it cannot be decoded and such images are skipped."""
         ...
 
 
@@ -58,8 +68,8 @@ class Source(Part, frozen=True, kw_only=True):
 
     limit: Annotated[int, Meta(ge=1)] | None = None
     """Use only the first so many images of each split; absent: all."""
-    threads: Annotated[int, Meta(ge=0, le=1)] = 1
-    """1: a thread per worker prepares batches ahead; 0: the training thread prepares them itself."""
+    threads: Annotated[int, Meta(ge=0)] = 1
+    """Threads per worker that prepare batches ahead, decoding large images; 0: the training thread does it."""
     augment: Augment = Augment()
     """Random crops and mirroring of training images."""
     eval_batch: Annotated[int, Meta(ge=1)] = 256
@@ -82,6 +92,7 @@ class Held:
         mean: tuple[float, ...],
         std: tuple[float, ...],
         limit: int | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         """images uint8 [n, C, H, W], labels integer [n]."""
         self.images = images[:limit]
@@ -90,6 +101,58 @@ class Held:
         self.shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
         self.mean = mean
         self.std = std
+        self.notes = notes
 
     def pixels(self, indices: np.ndarray) -> np.ndarray:
         return self.images[indices]
+
+
+class Streamed:
+    """Encoded over files or records: decoded anew each time an image is needed."""
+
+    def __init__(
+        self,
+        read: Callable[[int], bytes],
+        where: Callable[[int], str],
+        labels: np.ndarray,
+        classes: tuple[str, ...],
+        *,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        side: int | None = None,
+        on_bad: Literal["stop", "skip"] = "stop",
+    ) -> None:
+        """where: how messages name an image. labels integer [n]. side: images are resized and cut to that, pixels."""
+        self.read, self.where = read, where
+        self.labels = labels.astype("int64")
+        self.classes = classes
+        self.shape: tuple[int, int, int] = (3, side or 0, side or 0)
+        self.mean = mean
+        self.std = std
+        self.notes: tuple[str, ...] = ()
+        self.on_bad = on_bad
+        self._side = side
+        self._skipped: set[int] = set()
+
+    def decoded(self, index: int) -> torch.Tensor:
+        """The image, uint8 [3, H, W]. ImageError says why there is none."""
+        image = decode(self.read(index))
+        return centred(image, self._side, self._side) if self._side else image
+
+    def image(self, index: int) -> torch.Tensor | None:
+        try:
+            return self.decoded(index)
+        except ImageError as error:
+            if self.on_bad == "stop":
+                raise SourceError(bad_image(self.where(index), error)) from None
+            if index not in self._skipped:
+                self._skipped.add(index)
+                told = f"{self.where(index)} {error}; skipped ({len(self._skipped):,} so far)"
+                print(f"WARNING: {told}", file=sys.stderr, flush=True)
+            return None
+
+
+def bad_image(where: str, error: ImageError, others: int = 0) -> str:
+    """What stops a training at an image that cannot be used."""
+    also = f", and so are {others:,} more" if others else ""
+    return f"{where} {error}{also}; mend or remove it, or train without such images: data.on_bad=skip"

@@ -106,6 +106,7 @@ class Recipe(Options, frozen=True, kw_only=True):
 
 
 FREE_KEYS = frozenset(
-    {"eval_every", "save_every", "keep_last", "log_every", "data.threads", "data.path", "data.val", "data.eval_batch"}
+    {"eval_every", "save_every", "keep_last", "log_every"}
+    | {f"data.{key}" for key in ("threads", "path", "val", "eval_batch", "memory_gib", "download")}
 )
 """Keys that a resumed run may change without asking: they say when, how fast and from where, not what is trained."""

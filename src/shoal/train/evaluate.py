@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from shoal.data.augment import Augment
 from shoal.data.batches import Batch, eval_chunks
 from shoal.data.order import chunk_bounds
-from shoal.data.source import Pixels
+from shoal.data.source import Encoded, Pixels
 from shoal.step.gang import Gang
 from shoal.step.meters import hits
 
@@ -35,12 +35,21 @@ class Score:
 
 
 def evaluate(
-    logits_of: Callable[[Batch], torch.Tensor], data: Pixels, augment: Augment, eval_batch: int, gang: Gang
+    logits_of: Callable[[Batch], torch.Tensor],
+    data: Pixels | Encoded,
+    augment: Augment,
+    eval_batch: int,
+    gang: Gang,
+    *,
+    threads: int = 0,
 ) -> Score:
-    """Every worker takes whole chunks; counts and float64 loss sums are added in the order of chunks. A collective."""
+    """Every worker takes whole chunks; counts and float64 loss sums are added in the order of chunks. A collective.
+
+    threads: that decode images ahead, as `data.threads`."""
     chunks = len(chunk_bounds(len(data.labels), eval_batch))
     slots = torch.zeros(chunks, 4, dtype=torch.float64, device=gang.device)
-    for chunk, batch in eval_chunks(data, augment, eval_batch, replica=gang.rank, num_replicas=gang.num_ranks):
+    taken = eval_chunks(data, augment, eval_batch, replica=gang.rank, num_replicas=gang.num_ranks, threads=threads)
+    for chunk, batch in taken:
         labels = batch.labels.to(gang.device)
         logits = logits_of(batch)
         loss = cross_entropy(

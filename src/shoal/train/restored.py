@@ -65,10 +65,11 @@ class Restored:
     def evaluate(self) -> Score:
         """The recipe's validation set: the counts of the training that saved the checkpoint."""
         source: Any = self.recipe.data
-        val = open_data(self.recipe).val
-        if list(val.shape) != self.manifest["shape"] or len(val.classes) > self.manifest["outputs"]:
+        val, shape = open_data(self.recipe).val, self.manifest["shape"]
+        here, there = ((held[0], *source.augment.seen(*held[1:])) for held in (val.shape, shape))
+        if here != there or len(val.classes) > self.manifest["outputs"]:
             raise UsageError(
-                f"data: {source.name} has images of {list(val.shape)} in {len(val.classes)} classes, the checkpoint "
-                f"was trained on {self.manifest['shape']} in {self.manifest['outputs']}"
+                f"data: {source.name} has images of {' x '.join(map(str, here))} in {len(val.classes)} classes, the "
+                f"checkpoint was trained on {' x '.join(map(str, there))} in {self.manifest['outputs']}"
             )
-        return evaluate(self.logits, val, source.augment, source.eval_batch, Alone(self.device))
+        return evaluate(self.logits, val, source.augment, source.eval_batch, Alone(self.device), threads=source.threads)

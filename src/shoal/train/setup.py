@@ -12,7 +12,7 @@ from shoal import __version__, models
 from shoal.base.duration import Span
 from shoal.base.errors import UsageError
 from shoal.data.batches import Cut
-from shoal.data.source import Pixels
+from shoal.data.source import Encoded, Pixels
 from shoal.recipe.load import plain
 from shoal.recipe.recipe import Recipe
 from shoal.step.gang import Gang
@@ -24,10 +24,16 @@ from shoal.train.clock import Clock
 class Data:
     """Both splits of a recipe's source, checked against its augmentation and model."""
 
-    train: Pixels
-    val: Pixels
+    train: Pixels | Encoded
+    val: Pixels | Encoded
     classes: int
     """Outputs of the model."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the splits have to say."""
+        splits = (("train", self.train), ("val", self.val))
+        return tuple(f"data, {split}: {note}" for split, images in splits for note in images.notes)
 
 
 def open_data(recipe: Recipe) -> Data:
@@ -89,7 +95,7 @@ class Setup:
     clock: Clock
     rig: Rig
     notes: tuple[str, ...]
-    """What making the model has to say."""
+    """What opening the data and making the model have to say."""
 
     @staticmethod
     def of(recipe: Recipe, gang: Gang, data: Data, *, pretrained: bool = True) -> Setup:
@@ -99,13 +105,13 @@ class Setup:
         created = make_model(recipe, data.classes, data.train.shape[0], pretrained=pretrained)
         _try(created.module, recipe, data)
         rig = _rig(recipe, created.module, data, clock, cut, gang)
-        return Setup(recipe, gang, data, cut, clock, rig, tuple(created.notes))
+        return Setup(recipe, gang, data, cut, clock, rig, (*data.notes, *created.notes))
 
 
 def _try(model: torch.nn.Module, recipe: Recipe, data: Data) -> None:
     """Shows the model one blank image: many take only some sizes or channels, and say so in a tongue of their own."""
     source: Any = recipe.data
-    shape = (data.train.shape[0], *source.augment.size(*data.train.shape[1:]))
+    shape = (data.train.shape[0], *source.augment.seen(*data.train.shape[1:]))
     try:
         with torch.inference_mode():
             logits = model.eval()(torch.zeros(1, *shape))

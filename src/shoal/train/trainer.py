@@ -39,7 +39,12 @@ class Trainer:
         self._cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
         data: Any = recipe.data
         self._batches = Batches(
-            setup.data.train, data.augment, cut, thread=data.threads > 0, pin=gang.device.type == "cuda"
+            setup.data.train,
+            data.augment,
+            cut,
+            thread=data.threads > 0,
+            decoders=data.threads,
+            pin=gang.device.type == "cuda",
         )
         self.meters = Meters(cut.shards, gang)
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
@@ -126,6 +131,7 @@ class Trainer:
                 self.recipe.data.augment,  # type: ignore[attr-defined]
                 self.recipe.data.eval_batch,  # type: ignore[attr-defined]
                 self.gang,
+                threads=self.recipe.data.threads,  # type: ignore[attr-defined]
             )
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:

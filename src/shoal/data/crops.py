@@ -1,0 +1,66 @@
+"""Crops: random parts of the images of a batch, each resized to one square (random-resized crops)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from shoal.data.image import resized
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+ROW, COLUMN, MIRROR, AREA, RATIO = 1, 2, 3, 4, 5
+"""Streams of random numbers; 0 is the order of samples."""
+_TRIES = 10
+
+
+class Crops:
+    """Random-resized crops (Szegedy et al. 2015) as torchvision's: ten tries of an area and a ratio that fit in the
+    image, else its middle. The numbers are of (seed, epoch, sample index), whoever asks for them and in what order."""
+
+    def __init__(
+        self,
+        indices: np.ndarray,
+        side: int,
+        scale: tuple[float, float],
+        ratio: tuple[float, float],
+        *,
+        mirror: bool,
+        seed: int,
+        epoch: int,
+    ) -> None:
+        """indices int64 [B]; side in pixels; scale and ratio: least and largest."""
+        import numpy as np
+
+        from shoal.data.order import key, uniform
+
+        def drawn(stream: int, *more: int) -> np.ndarray:
+            return uniform(key(seed, epoch, stream, *more), indices)
+
+        tries = range(_TRIES)
+        low, high = np.log(ratio)
+        self._side, self._ratio = side, ratio
+        self._areas = [scale[0] + (scale[1] - scale[0]) * drawn(AREA, number) for number in tries]
+        self._ratios = [np.exp(low + (high - low) * drawn(RATIO, number)) for number in tries]
+        self._rows, self._columns = drawn(ROW), drawn(COLUMN)
+        self._mirrored = drawn(MIRROR) < 0.5 if mirror else np.zeros(len(indices), bool)
+
+    def box(self, place: int, height: int, width: int) -> tuple[int, int, int, int]:
+        """(top, left, height, width), in pixels, of what is taken of the image at `place` of the batch."""
+        for areas, ratios in zip(self._areas, self._ratios, strict=True):
+            area, ratio = height * width * areas[place], ratios[place]
+            tall, wide = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+            if 0 < tall <= height and 0 < wide <= width:
+                top = int(self._rows[place] * (height - tall + 1))
+                return top, int(self._columns[place] * (width - wide + 1)), tall, wide
+        tall = min(height, max(1, round(width / self._ratio[0])))
+        wide = min(width, max(1, round(height * self._ratio[1])))
+        return (height - tall) // 2, (width - wide) // 2, tall, wide
+
+    def cut(self, place: int, image: torch.Tensor) -> torch.Tensor:
+        """uint8 [C, H, W] -> uint8 [C, side, side]."""
+        top, left, tall, wide = self.box(place, *image.shape[1:])
+        part = resized(image[:, top : top + tall, left : left + wide], self._side, self._side)
+        return part.flip(2) if self._mirrored[place] else part

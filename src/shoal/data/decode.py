@@ -1,0 +1,138 @@
+"""Decoding: a split's images as batches of one shape, by several threads; or all of them at once, to be held."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+import numpy as np
+import torch
+
+from shoal.data.augment import Augment
+from shoal.data.image import ImageError, centred
+from shoal.data.source import Encoded, Held, Pixels, SourceError, Streamed, bad_image
+
+_SOME = 64
+"""Images that a thread decodes into memory before it asks for more."""
+
+
+class Pictures:
+    """A split's images as the model sees them; any of them, in any order. Labels are -1 where an image was skipped.
+
+    Decoders work outside Python's lock, so threads decode at the same time, each into its place in the batch.
+    """
+
+    def __init__(self, data: Pixels | Encoded, augment: Augment, threads: int = 1) -> None:
+        self._data, self._augment = data, augment
+        self._pixels = cast(Pixels, data) if hasattr(data, "pixels") else None
+        by_image = augment.size is not None or self._pixels is None
+        self._pool = ThreadPoolExecutor(threads, "decode") if by_image and threads > 1 else None
+
+    def train(self, chosen: np.ndarray, *, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Augmented, uint8 [B, C, h, w], and their labels, int64 [B]; chosen int64 [B]."""
+        if self._augment.size:
+            cut = self._augment.crops(chosen, seed=seed, epoch=epoch).cut
+            return self._each(chosen, (self._augment.size, self._augment.size), cut)
+        images, labels = self._whole(chosen)
+        return self._augment.train(images, chosen, seed=seed, epoch=epoch), labels
+
+    def val(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The middle of each, uint8 [B, C, h, w], and their labels, int64 [B]; chosen int64 [B]."""
+        if side := self._augment.size:
+            shorter = self._augment.shorter
+            return self._each(chosen, (side, side), lambda _, image: centred(image, shorter, side))
+        images, labels = self._whole(chosen)
+        return self._augment.centre(images), labels
+
+    def _whole(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Images of one size as they are."""
+        if self._pixels is not None:
+            return self._pixels.pixels(chosen), self._data.labels[chosen]
+        return self._each(chosen, self._data.shape[1:], lambda _, image: image)
+
+    def _each(
+        self, chosen: np.ndarray, size: tuple[int, int], look: Callable[[int, torch.Tensor], torch.Tensor]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Each image as `look(place in the batch, image)` makes it, in one array made beforehand."""
+        images = np.empty((len(chosen), self._data.shape[0], *size), np.uint8)
+        labels = self._data.labels[chosen]
+        target = torch.from_numpy(images)
+
+        def make(place: int) -> None:
+            image = self._image(chosen[place])
+            if image is None:
+                images[place], labels[place] = _blank(self._data), -1
+            else:
+                target[place] = look(place, image)
+
+        for _ in (self._pool.map if self._pool else map)(make, range(len(chosen))):
+            pass
+        return images, labels
+
+    def _image(self, index: int) -> torch.Tensor | None:
+        if self._pixels is not None:
+            return torch.from_numpy(self._pixels.pixels(np.array([index]))[0])
+        return cast(Encoded, self._data).image(int(index))
+
+
+def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
+    """The images decoded once, on all cores, where they have one size and fit in `most_bytes`; else `data` as it is.
+
+    SourceError: images that cannot be decoded, unless they are to be skipped; then they are blank, without a label.
+    """
+    count = len(data.labels)
+    size = data.shape if data.shape[1] else _first_shape(data)
+    if not count or size is None or count * int(np.prod(size)) > most_bytes:
+        return data
+    images = torch.empty((count, *size), dtype=torch.uint8)
+    blank = torch.from_numpy(_blank(data)).expand(size)
+    bad: dict[int, ImageError] = {}
+
+    def make(low: int) -> bool:
+        made = []
+        for index in range(low, min(low + _SOME, count)):
+            try:
+                made.append(data.decoded(index))
+            except ImageError as error:
+                bad[index] = error
+                made.append(blank)
+            if made[-1].shape != size:
+                return False
+        torch.stack(made, out=images[low : low + len(made)])
+        return True
+
+    with ThreadPoolExecutor(cores(), "decode") as pool:
+        for same in pool.map(make, range(0, count, _SOME)):
+            if not same:
+                pool.shutdown(cancel_futures=True)
+                return data
+    labels, notes = data.labels.copy(), ()
+    if bad:
+        first = min(bad)
+        if data.on_bad == "stop":
+            raise SourceError(bad_image(data.where(first), bad[first], len(bad) - 1))
+        labels[list(bad)] = -1
+        notes = (f"{len(bad):,} of {count:,} images skipped; the first: {data.where(first)} {bad[first]}",)
+    return Held(images.numpy(), labels, data.classes, mean=data.mean, std=data.std, notes=notes)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _first_shape(data: Streamed) -> tuple[int, ...] | None:
+    """Channels, height, width of the first image that can be decoded."""
+    for index in range(len(data.labels)):
+        try:
+            return tuple(data.decoded(index).shape)
+        except ImageError:
+            continue
+    return None
+
+
+def _blank(data: Pixels | Encoded) -> np.ndarray:
+    """uint8 [C, 1, 1]: the pixel that the model sees as nothing."""
+    return np.array(data.mean).round().astype(np.uint8).reshape(-1, 1, 1)

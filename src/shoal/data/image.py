@@ -1,0 +1,119 @@
+"""One encoded image as pixels in RGB, or the reason why it is no image to train on."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TYPE_CHECKING
+
+from shoal.base.errors import ShoalError
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_PIXELS = 89_478_485
+"""Larger images are refused, as Pillow does: a damaged header can claim any size, and a few such images decoded at once
+fill the memory."""
+
+
+_RGB = 3  # torchvision's ImageReadMode.RGB
+_SEGMENT = struct.Struct(">BBHBHH")  # of a JPEG: 0xFF, marker, length; of a frame also bits, height, width
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+class ImageError(ShoalError):
+    """Bytes that are no image to train on; says why. Who holds the bytes adds where they came from."""
+
+
+def decode(data: bytes) -> torch.Tensor:
+    """uint8 [3, H, W] of a JPEG, PNG, GIF, WebP, BMP, TIFF … image.
+
+    Grey becomes three equal channels, CMYK and palettes their colours, 16 bits their upper 8; transparency is dropped.
+    ImageError: what cannot be read whole, is animated, is gigantic, or has numbers that are no colours.
+    """
+    if not data:
+        raise ImageError("is empty (0 bytes)")
+    return _jpeg(data) if data[:3] == b"\xff\xd8\xff" else _other(data)
+
+
+def resized(image: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """uint8 [C, H, W] -> uint8 [C, height, width]; bilinear, over all pixels that fall together (antialiased)."""
+    if image.shape[1:] == (height, width):
+        return image
+    from torch.nn.functional import interpolate
+
+    return interpolate(image[None], (height, width), mode="bilinear", antialias=True)[0]
+
+
+def centred(image: torch.Tensor, shorter: int, side: int) -> torch.Tensor:
+    """uint8 [C, side, side]: the middle of the image, after its shorter side was made `shorter` pixels."""
+    height, width = image.shape[1:]
+    if height == width == shorter == side:
+        return image
+    short = min(height, width)
+    image = resized(image, shorter * height // short, shorter * width // short)
+    top, left = (round((length - side) / 2) for length in image.shape[1:])
+    return image[:, top : top + side, left : left + side]
+
+
+def _jpeg(data: bytes) -> torch.Tensor:
+    import torch
+    import torchvision.io  # noqa: F401  (brings the operator)
+
+    _check_size(*_jpeg_size(data))
+    try:
+        # What torchvision.io.decode_jpeg calls: its own checks, and its warning at every call that it will move to
+        # TorchCodec, cost a fifth of the time of a small image.
+        return torch.ops.image.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), _RGB, False)
+    except RuntimeError as error:
+        raise ImageError(f"is a JPEG that cannot be decoded ({_reason(error)})") from None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    """Height and width in a JPEG's frame header: before memory is taken for it."""
+    at, last = 2, len(data) - _SEGMENT.size
+    while at <= last:
+        start, marker, length, _, height, width = _SEGMENT.unpack_from(data, at)
+        if start != 0xFF:
+            break
+        if marker in _FRAMES:
+            return height, width
+        at += 1 if marker == 0xFF else 2 + length
+    return 0, 0
+
+
+def _other(data: bytes) -> torch.Tensor:
+    import numpy as np
+    import torch
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            _check_size(image.height, image.width)
+            frames = getattr(image, "n_frames", 1)
+            if frames > 1:
+                raise ImageError(f"has {frames} frames; a still image is needed")
+            if image.mode in ("I", "F"):
+                raise ImageError(f"holds 32-bit numbers (Pillow's mode {image.mode}), which are no colours")
+            if image.mode.startswith("I;16"):
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(f"is no image in a known format (begins with {data[:8].hex(' ')})") from None
+    except Image.DecompressionBombError:
+        raise ImageError(f"has more than {MOST_PIXELS:,} pixels; scale it down") from None
+    except Exception as error:  # Pillow's readers raise what comes: OSError, SyntaxError, struct.error, ValueError …
+        raise ImageError(f"cannot be decoded ({_reason(error)})") from None
+
+
+def _check_size(height: int, width: int) -> None:
+    if height * width > MOST_PIXELS:
+        raise ImageError(f"has {width} x {height} px, more than {MOST_PIXELS:,} in all; scale it down")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a decoder's message, without the place in its source where it was raised."""
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return line.rpartition(".cpp:")[2].partition(", ")[2] or line

@@ -1,0 +1,314 @@
+"""RecordIO: MXNet's file of many records, read through a memory map, and written.
+
+A record is a chain of parts. A part is the magic word, a word of (3 bits kind, 29 bits length), the bytes, and zeros up
+to a multiple of 4. Bytes that hold the magic word at a multiple of 4 are cut there: the word is left out, and the parts
+are marked first (1), middle (2) and last (3); a record in one part is marked 0. So the magic word at a multiple of 4
+always begins a part. A record of an image begins with a Header, followed by its labels if it has several, and the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.base.errors import shown_path
+from shoal.data.source import SourceError
+
+MAGIC = 0xCED7230A
+_MAGIC = struct.pack("<I", MAGIC)
+_PART = struct.Struct("<II")
+_HEADER = struct.Struct("<IfQQ")
+_COUNT = struct.Struct("<I")
+_MOST = (1 << 29) - 1  # bytes of a part
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_LARGE = 4096  # bytes of a record above which walking from one to the next beats reading everything
+_WINDOW = 1 << 24  # words looked at in one go
+
+
+class Header(NamedTuple):
+    """What stands before the image in a record (MXNet's IRHeader)."""
+
+    labels: tuple[float, ...]
+    """One label, or as many as were packed."""
+    id: int = 0
+    id2: int = 0
+
+
+def pack(header: Header, image: bytes) -> bytes:
+    """A record of an image, as MXNet packs it."""
+    if len(header.labels) == 1:
+        return _HEADER.pack(0, header.labels[0], header.id, header.id2) + image
+    labels = np.asarray(header.labels, "<f4")
+    return _HEADER.pack(len(labels), 0.0, header.id, header.id2) + labels.tobytes() + image
+
+
+class Writer:
+    """Writes a .rec and, beside it, its .idx. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "wb")  # noqa: SIM115  (closed with the writer)
+        self._index = open(path.with_suffix(".idx"), "w", encoding="ascii")  # noqa: SIM115
+        self._count = 0
+
+    def write(self, record: bytes, key: int | None = None) -> None:
+        """Appends a record; `key` names it in the .idx (default: its number)."""
+        self._index.write(f"{self._count if key is None else key}\t{self._file.tell()}\n")
+        self._count += 1
+        parts = _split(record)
+        for number, part in enumerate(parts):
+            first, last = number == 0, number == len(parts) - 1
+            kind = (_WHOLE if last else _FIRST) if first else (_LAST if last else _MIDDLE)
+            if len(part) > _MOST:
+                raise ValueError(f"a part of {len(part)} bytes; RecordIO holds at most {_MOST}")
+            self._file.write(_PART.pack(MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4))
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._index.close()
+
+
+def _split(record: bytes) -> list[bytes]:
+    """The record cut at every magic word that lies at a multiple of 4 of it."""
+    parts, start, at = [], 0, record.find(_MAGIC)
+    while at >= 0:
+        if at % 4:
+            at = record.find(_MAGIC, at + 1)
+            continue
+        parts.append(record[start:at])
+        start = at + 4
+        at = record.find(_MAGIC, start)
+    return [*parts, record[start:]]
+
+
+def opened(path: Path) -> Records:
+    """Records of a file; of one that was opened before and has not changed since, the same object."""
+    stamps = []
+    for file in (path, path.with_suffix(".idx")):
+        try:
+            status = os.stat(file)
+            stamps.append((status.st_ino, status.st_mtime_ns, status.st_size))
+        except OSError:
+            stamps.append(None)
+    return _opened(path, *stamps)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, *stamps: tuple[int, int, int] | None) -> Records:
+    return Records(path)
+
+
+class Records:
+    """The records of a .rec in the order of the file; of an .idx beside it, those that it names.
+
+    SourceError for every way in which the file, or the .idx, is not what it should be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with open(path, "rb") as file:
+                self._bytes: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:
+            raise SourceError(f"{shown_path(path)}: is empty; a RecordIO file begins with {_hex(MAGIC)}") from None
+        except OSError as error:
+            raise SourceError(f"{shown_path(path)}: cannot be read ({error.strerror})") from None
+        if len(self._bytes) < 8:
+            self._parts(0, 0)  # tells what is missing
+        self._words = np.frombuffer(self._bytes, "<u4", len(self._bytes) // 4)
+        index = path.with_suffix(".idx")
+        self.starts = self._indexed(index) if index.is_file() else self._scanned()
+        """int64 [n]: the byte at which each record begins."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def where(self, number: int) -> str:
+        """A record as messages name it."""
+        return f"{shown_path(self.path)}: record {number} at byte {self.starts[number]}"
+
+    def read(self, number: int) -> bytes:
+        """The record's bytes, its parts joined."""
+        start = int(self.starts[number])
+        _, word = _PART.unpack_from(self._bytes, start)
+        if word >> 29 == _WHOLE:
+            return self._bytes[start + 8 : start + 8 + word]
+        return _MAGIC.join(self._bytes[low:high] for low, high in self._parts(number, start)[0])
+
+    def header(self, number: int) -> Header:
+        return self._opened(number)[0]
+
+    def image(self, number: int) -> bytes:
+        """The encoded image in the record."""
+        start = int(self.starts[number])
+        _, word = _PART.unpack_from(self._bytes, start)
+        if _HEADER.size <= word <= _MOST:  # in one part
+            (several,) = _COUNT.unpack_from(self._bytes, start + 8)
+            if _HEADER.size + 4 * several <= word:
+                return self._bytes[start + 8 + _HEADER.size + 4 * several : start + 8 + word]
+        return self._opened(number)[1]
+
+    def _opened(self, number: int) -> tuple[Header, bytes]:
+        record = self.read(number)
+        if len(record) < _HEADER.size:
+            raise SourceError(f"{self.where(number)}: {_short(len(record))}")
+        several, label, identity, identity2 = _HEADER.unpack_from(record)
+        end = _HEADER.size + 4 * several
+        if end > len(record):
+            raise SourceError(f"{self.where(number)}: {several} labels announced, which do not fit {len(record)} bytes")
+        labels = struct.unpack_from(f"<{several}f", record, _HEADER.size) if several else (label,)
+        return Header(labels, identity, identity2), record[end:]
+
+    def labels(self, column: int = 0) -> np.ndarray:
+        """float32 [n]: one label of each record; `column` picks from those that have several."""
+        starts, words = self.starts // 4, self._words
+        kinds, lengths = words[starts + 1] >> 29, words[starts + 1] & _MOST
+        plain = (kinds == _WHOLE) & (lengths >= _HEADER.size)
+        several = np.zeros(len(starts), np.int64)
+        several[plain] = words[starts[plain] + 2]
+        held = np.zeros(len(starts), np.float32)
+        one = plain & (several == 0) & (column == 0)
+        held[one] = words[starts[one] + 3].view(np.float32)
+        many = plain & (several > column) & (_HEADER.size + 4 * several <= lengths)
+        held[many] = words[starts[many] + 2 + _HEADER.size // 4 + column].view(np.float32)
+        for number in np.flatnonzero(~(one | many)).tolist():  # in several parts, or with a fault to tell
+            labels = self.header(number).labels
+            if column >= len(labels):
+                count = f"{len(labels)} label{'s' if len(labels) > 1 else ''}"
+                raise SourceError(
+                    f"{self.where(number)}: has {count}; data.label: {column} asks for number {column + 1}"
+                )
+            held[number] = labels[column]
+        return held
+
+    # Finding the records
+
+    def _scanned(self) -> np.ndarray:
+        """Where records begin. A chain of parts without gaps is checked in one go; a fault is then looked for."""
+        first = self._words[1] & _MOST if self._words[0] == MAGIC else _LARGE
+        if first < _LARGE and len(self._bytes) % 4 == 0:
+            parts = _found(self._words)
+            kinds, lengths = self._words[parts + 1] >> 29, (self._words[parts + 1] & _MOST).astype(np.int64)
+            ends = parts + 2 + (lengths + 3) // 4
+            chained = np.array_equal(ends[:-1], parts[1:]) and ends[-1] == len(self._words)
+            opens = (kinds == _WHOLE) | (kinds == _FIRST)
+            closes = (kinds == _WHOLE) | (kinds == _LAST)
+            if chained and kinds.max() <= _LAST and closes[-1] and np.array_equal(opens[1:], closes[:-1]):
+                return parts[opens] * 4
+        return self._walked()
+
+    def _walked(self) -> np.ndarray:
+        """As `_scanned`, from part to part."""
+        starts, at, size = [], 0, len(self._bytes)
+        read, bound, mapped = _PART.unpack_from, size - 8, self._bytes
+        while at < size:
+            magic, word = read(mapped, at) if at <= bound else (0, 0)
+            if magic != MAGIC or word > _MOST or at + 8 + word > size:
+                _, end = self._parts(len(starts), at)  # several parts, or the fault
+            else:
+                end = at + 8 + (word + 3 & ~3)
+            starts.append(at)
+            at = end
+        return np.array(starts, np.int64)
+
+    def _parts(self, number: int, start: int) -> tuple[list[tuple[int, int]], int]:
+        """[low, high) of the bytes of each part of the record at `start`, and where the next one begins."""
+        parts: list[tuple[int, int]] = []
+        at, size = start, len(self._bytes)
+        while True:
+            where = f"{shown_path(self.path)}: record {number} at byte {start}"
+            place = f", part {len(parts)} at byte {at}" if parts else ""
+            if size - at < 8:
+                what = (
+                    f"its part {len(parts)} is missing" if parts else f"only {size - at} of its first 8 bytes are there"
+                )
+                raise SourceError(f"{where}: the file is cut off at byte {size}: {what}; copy it again")
+            magic, word = _PART.unpack_from(self._bytes, at)
+            kind, length = word >> 29, word & _MOST
+            if magic != MAGIC:
+                hint = "the file is damaged or no RecordIO file" if at else "this is no RecordIO file"
+                raise SourceError(f"{where}{place}: {_hex(magic)} stands where {_hex(MAGIC)} should; {hint}")
+            if kind not in ((_MIDDLE, _LAST) if parts else (_WHOLE, _FIRST)):
+                wanted = "a further part (2 or 3)" if parts else "a whole record (0) or a first part (1)"
+                raise SourceError(f"{where}{place}: marked {kind} where {wanted} should begin; the file is damaged")
+            low, high = at + 8, at + 8 + length
+            if high > size:
+                left = f"{length} bytes announced, {size - low} left"
+                raise SourceError(f"{where}{place}: the file is cut off at byte {size}: {left}; copy it again")
+            parts.append((low, high))
+            at = low + (length + 3 & ~3)
+            if kind in (_WHOLE, _LAST):
+                return parts, at
+
+    def _indexed(self, index: Path) -> np.ndarray:
+        """Where the records of an .idx begin, in the order of the file; every one is looked at."""
+        starts = _offsets(index)
+        if not len(starts):
+            raise SourceError(f"{shown_path(index)}: names no record; without it the .rec itself is searched")
+        order = np.argsort(starts, kind="stable")
+        sorted_starts = starts[order]
+        inside = (sorted_starts >= 0) & (sorted_starts % 4 == 0) & (sorted_starts <= len(self._bytes) - 8)
+        words = np.where(inside, sorted_starts // 4, 0)
+        kinds, lengths = self._words[words + inside] >> 29, self._words[words + inside] & _MOST
+        good = inside & (self._words[words] == MAGIC) & (kinds <= _FIRST)
+        whole = good & (kinds == _WHOLE) & (sorted_starts + 8 + lengths <= len(self._bytes))
+        twice = np.zeros(len(starts), bool)
+        twice[1:] = sorted_starts[1:] == sorted_starts[:-1]
+        for place in np.flatnonzero(~good | twice)[:1].tolist():
+            line, start = int(order[place]) + 1, int(sorted_starts[place])
+            what = "was named before" if good[place] else "begins no record"
+            raise SourceError(
+                f"{shown_path(index)}:{line}: byte {start} of {shown_path(self.path.name)} {what}; "
+                "remove the .idx (the .rec itself is then searched) or make it anew"
+            )
+        for number in np.flatnonzero(~whole).tolist():
+            self._parts(number, int(sorted_starts[number]))
+        return sorted_starts
+
+
+def _found(words: np.ndarray) -> np.ndarray:
+    """int64: where the magic word stands. In windows, so that a large file does not need a mask of its size."""
+    found = [
+        np.flatnonzero(words[low : low + _WINDOW] == np.uint32(MAGIC)) + low
+        for low in range(0, len(words) - 1, _WINDOW)
+    ]
+    parts = np.concatenate(found)
+    return parts[parts < len(words) - 1]
+
+
+def _offsets(index: Path) -> np.ndarray:
+    """int64 [n]: the second column of an .idx."""
+    try:
+        rows = index.read_bytes().split()
+    except OSError as error:
+        raise SourceError(f"{shown_path(index)}: cannot be read ({error.strerror})") from None
+    try:
+        if len(rows) % 2 == 0:
+            return np.array(rows[1::2], np.int64)
+    except (ValueError, OverflowError):
+        pass
+    for number, line in enumerate(index.read_bytes().splitlines(), 1):
+        columns = line.split()
+        if columns and (len(columns) != 2 or not columns[1].isdigit() or len(columns[1]) > 18):
+            text = line[:40].decode("utf-8", "backslashreplace")
+            raise SourceError(f"{shown_path(index)}:{number}: expected `key TAB byte`, got {text!r}")
+    raise SourceError(f"{shown_path(index)}: expected lines of `key TAB byte`")
+
+
+def _hex(word: int) -> str:
+    return f"0x{word:08x}"
+
+
+def _short(length: int) -> str:
+    return f"{length} bytes, fewer than the {_HEADER.size} of an image record's header"

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from shoal.base.errors import shown_path
+from shoal.data.encoded import YourImages, read_file
+from shoal.data.source import Held, SourceError, Split, Streamed
+
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+"""Files that are images, whatever the case of the letters."""
+
+
+class Folder(YourImages, frozen=True, kw_only=True):
+    """Image files in one sub-folder per class: `path`/train and `path`/val, as ImageNet's; or `path` and `val`.
+
+    Classes are the sub-folders of the training folder in the order of their names. With `limit` images are taken from
+    all classes by turns.
+    """
+
+    name: Literal["folder"] = "folder"
+
+    def open(self, split: Split) -> Held | Streamed:
+        import numpy as np
+
+        classes = _classes(self._root("train"))
+        root = self._root(split)
+        found = classes if split == "train" else _classes(root)
+        if unknown := sorted(set(found) - set(classes)):
+            raise SourceError(
+                f"{shown_path(root / unknown[0])}: no class of this name in {shown_path(self._root('train'))}"
+                + (f" (nor of {len(unknown) - 1} others)" if len(unknown) > 1 else "")
+            )
+        files, labels = [], []
+        for name in found:
+            images = _images(root / name)
+            if not images and self.on_bad == "stop":
+                raise SourceError(
+                    f"{shown_path(root / name)}: a class folder without images ({', '.join(ENDINGS)}); "
+                    "remove it, or data.on_bad=skip keeps the class all the same"
+                )
+            files += images
+            labels += [classes.index(name)] * len(images)
+        order = np.arange(len(files))
+        if self.limit:
+            turn = np.concatenate([np.arange(count) for count in np.bincount(labels)])
+            order = np.lexsort((labels, turn))
+
+        def read(index: int) -> bytes:
+            return read_file(files[order[index]])
+
+        def where(index: int) -> str:
+            return shown_path(files[order[index]])
+
+        return self.split(read, where, np.array(labels, np.int64)[order], tuple(shown_path(name) for name in classes))
+
+    def _root(self, split: Split) -> Path:
+        """The folder that holds the class folders of a split."""
+        path = Path(self.path)
+        if not path.is_dir():
+            what = "is a file; data.path names a folder" if path.exists() else "no such folder (data.path)"
+            raise SourceError(f"{shown_path(path)}: {what} with one sub-folder of images per class")
+        if split == "train":
+            return path / "train" if (path / "train").is_dir() else path
+        root = Path(self.val) if self.val is not None else path / "val"
+        if not root.is_dir():
+            what = "no such folder" if self.val is not None else "no such folder, and data.val names none"
+            raise SourceError(f"{shown_path(root)}: {what}; validation images are needed, one sub-folder per class")
+        return root
+
+
+def _classes(root: Path) -> tuple[str, ...]:
+    """Names of the class folders, in the order of their bytes, so that it is the same under every locale."""
+    entries = _entries(root)
+    folders = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    if folders:
+        return tuple(sorted(folders, key=os.fsencode))
+    loose = sum(entry.name.lower().endswith(ENDINGS) for entry in entries)
+    if not loose:
+        raise SourceError(f"{shown_path(root)}: holds no class folders; expected one sub-folder of images per class")
+    raise SourceError(
+        f"{shown_path(root)}: {loose:,} images lie flat in it, without class folders, as ImageNet's validation archive "
+        "unpacks; move each into a sub-folder named as its class in the training folder (for ImageNet the script "
+        "valprep.sh does it)"
+    )
+
+
+def _images(folder: Path) -> list[str]:
+    """Paths of the images in a class folder and below it, in the order of their bytes."""
+    found: list[str] = []
+    for entry in sorted(_entries(folder), key=lambda entry: os.fsencode(entry.name)):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            found += _images(Path(entry.path))
+        elif entry.name.lower().endswith(ENDINGS):
+            found.append(entry.path)
+    return found
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise SourceError(f"{shown_path(folder)}: cannot be listed ({error.strerror})") from None
