@@ -103,7 +103,8 @@ class ReplicatedRig(Rig):
         length = torch.stack([flat.norm() for flat in flats]).norm() if len(flats) > 1 else flats[0].norm()
         self._norms.append((step, length))
         stop = self._precision.nonfinite == "stop"
-        # A device reports late, so that it need not stand still; a CPU knows at once, and before the harm is done.
+        # A CPU knows at once, before the harm is done. A lone device is asked late, so that it need not stand still;
+        # with several, the asks of a step are waited for in any case.
         if self._gang.device.type == "cpu" or not stop:
             finite = bool(torch.isfinite(length))
             if not finite and not stop:
@@ -144,7 +145,8 @@ class ReplicatedRig(Rig):
         for flat in self._exchange.gradients:
             flat.zero_()
         culprit = nonfinite.first(self.model, self._batches, self._again)
-        return nonfinite.error(step, self._gang.rank, culprit and culprit + more)
+        late = "" if self._batches else " (found after the update: devices report late)"
+        return nonfinite.error(step, self._gang.rank, culprit and culprit + more + late)
 
     @torch.enable_grad()
     def _again(self, batch: Batch) -> torch.Tensor:
