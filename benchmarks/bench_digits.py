@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
-from pairs import finish, machine, verdict
+from pairs import finish, machine, training, verdict
 
 SEEDS = range(5)
 
 
-def train(seed: int) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        argv = [sys.executable, "-m", "shoal", "train", "digits", "-n", "2", f"seed={seed}", "--run", f"{folder}/run"]
-        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-    return next(event for event in map(json.loads, lines) if event["event"] == "end")
-
-
 def main() -> None:
     print(machine())
-    ends = [train(seed) for seed in SEEDS]
+    ends = [training("digits", "-n", "2", f"seed={seed}") for seed in SEEDS]
     for seed, end in zip(SEEDS, ends, strict=True):
         speed = f"trained {end['trained_s']:.1f} s, {end['images_per_s']:.0f} images/s"
         print(f"seed {seed}: top-1 {end['top1']:.4f} of 359, {speed}")

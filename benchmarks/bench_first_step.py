@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from pairs import compare, finish, machine, verdict, whole_process
+from pairs import compare, finish, machine, training, verdict, whole_process
 
 PAIRS = 7
 SCRIPT = """
@@ -22,11 +18,7 @@ optimizer.step()
 
 def first_step() -> float:
     """Seconds from the start of the command to the end of its first step, as the run itself tells."""
-    with tempfile.TemporaryDirectory() as folder:
-        argv = [sys.executable, "-m", "shoal", "train", "digits", "-n", "2", "length=2st", "--run", f"{folder}/run"]
-        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-    return next(event["first_step_s"] for event in map(json.loads, lines) if event["event"] == "end")
+    return training("digits", "-n", "2", "length=2st")["first_step_s"]
 
 
 def main() -> None:

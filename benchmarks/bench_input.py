@@ -18,7 +18,8 @@ import torch
 import torchvision.io  # noqa: F401  (brings the operator)
 from pairs import compare, finish, machine, verdict
 
-from shoal.data.decode import cores, hold
+from shoal.base.host import cores
+from shoal.data.decode import hold
 from shoal.data.recordio import Records
 from shoal.data.source import Streamed
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 
 def machine() -> str:
     """One line for every result: what it was measured on."""
-    from shoal.train.machine import cores_here, cpu_name
+    from shoal.base.host import cores
+    from shoal.train.machine import cpu_name
 
     load = os.getloadavg()[0]
-    return f"{cpu_name()}, {cores_here()} cores, Python {platform.python_version()}, load {load:.1f}"
+    return f"{cpu_name()}, {cores()} cores, Python {platform.python_version()}, load {load:.1f}"
 
 
 def whole_process(argv: Sequence[str]) -> float:
@@ -24,6 +28,15 @@ def whole_process(argv: Sequence[str]) -> float:
     began = time.perf_counter()
     subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return time.perf_counter() - began
+
+
+def training(*words: str) -> dict:
+    """Trains as `shoal train WORDS` does, in a folder that is thrown away; the event the training ends with."""
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, "-m", "shoal", "train", *words, "--run", f"{folder}/run"]
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
+    return next(event for event in map(json.loads, lines) if event["event"] == "end")
 
 
 def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> tuple[float, float, float, float, float]:

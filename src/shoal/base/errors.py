@@ -34,6 +34,11 @@ def closest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, for use in one line of ours; its type where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The tail of an error about an unknown name: `; did you mean 'x'? (known: x, y)`."""
     known = sorted(known)

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 @click.command("train", short_help="Train a recipe on this machine or on many.")
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("-n", "--workers", type=click.IntRange(min=1), help="Workers in all. [default: the GPUs here, else 1]")
+@click.option(
+    "-n",
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Workers in all. [default: the GPUs here that its shards allow, else 1]",
+)
 @click.option("--run", "folder", type=click.Path(path_type=Path), help="Run folder. [default: runs/RECIPE-TIME]")
 @click.option("--resume", default="auto", show_default=True, metavar="auto|never|PATH",
               help="Go on from the run's newest sound checkpoint, from none, or from the one at PATH.")  # fmt: skip
@@ -58,7 +63,9 @@ def command(
     find(recipe)  # an unknown name is told before anything heavier is imported
     from shoal.recipe.load import load
 
-    loaded = load(recipe, [*overrides, *([f"seed={seed}"] if seed is not None else [])])
+    if seed is not None:
+        overrides = (*overrides, f"seed={seed}")
+    loaded = load(recipe, overrides)
     from shoal.base.run import Run
     from shoal.base.world import World
 
@@ -98,7 +105,7 @@ def command(
             for line in outcome.lines:
                 print(line, file=sys.stderr)
         again = ["-n", str(count)] if count > 1 else []
-        return _finish(run, code, [recipe, *overrides, *([f"seed={seed}"] if seed is not None else []), *again])
+        return _finish(run, code, [recipe, *overrides, *again])
     finally:
         lock.close()
 
@@ -202,7 +209,6 @@ def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, .
     """A worker of someone else's world. Rank 0 owns the run folder."""
     from shoal.cli import BEGAN
     from shoal.train.signals import StopSignals
-    from shoal.train.worker import leave, main, work
 
     lock = run.claim() if world.rank == 0 else None
     try:
@@ -210,6 +216,8 @@ def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, .
             _prepare(loaded, run, resume, allow)
             run.plan.write_text(f"launcher: {world.launcher} (not started by Shoal)\nprocesses: {world.num_ranks}\n")
         with StopSignals() as signals:
+            from shoal.train.worker import leave, main, work  # imports torch, which takes seconds
+
             code = main(lambda: work(loaded, run, world, signals, resume=resume, began=BEGAN))
         leave(_finish(run, code, [str(run.recipe)]) if lock is not None else code)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
@@ -10,6 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 
+from shoal.base.host import cores
 from shoal.data.augment import Augment
 from shoal.data.image import ImageError, centred
 from shoal.data.source import Encoded, Held, Pixels, SourceError, Streamed, bad_image
@@ -116,11 +116,6 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
         labels[list(bad)] = -1
         notes = (f"{len(bad):,} of {count:,} images skipped; the first: {data.where(first)} {bad[first]}",)
     return Held(images.numpy(), labels, data.classes, mean=data.mean, std=data.std, notes=notes)
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _first_shape(data: Streamed) -> tuple[int, ...] | None:

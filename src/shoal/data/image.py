@@ -6,7 +6,7 @@ import io
 import struct
 from typing import TYPE_CHECKING
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -115,5 +115,5 @@ def _check_size(height: int, width: int) -> None:
 
 def _reason(error: Exception) -> str:
     """The first line of a decoder's message, without the place in its source where it was raised."""
-    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    line = first_line(error)
     return line.rpartition(".cpp:")[2].partition(", ")[2] or line

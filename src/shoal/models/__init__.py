@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
-from shoal.base.errors import ShoalError, UsageError
+from shoal.base.errors import ShoalError, UsageError, first_line
 from shoal.recipe.part import Options
 
 if TYPE_CHECKING:
@@ -254,14 +254,14 @@ def _timm(model: Model, classes: int, channels: int, seed: int) -> nn.Module:
         except TypeError as error:
             found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
             if found is None or found[1] not in arguments:
-                raise UsageError(f"model {model.name}: {_first_line(error)}") from error
+                raise UsageError(f"model {model.name}: {first_line(error)}") from error
             key = found[1]
             if key not in without or arguments[key] != without[key]:
                 refused.append(TAKEN.get(key, f"model.options.{key}"))
             del arguments[key]
         except Exception as error:  # hub, network and assertion errors of a hundred models have no common base
             what = "cannot get timm's weights" if model.pretrained is True else "timm cannot make it"
-            raise ShoalError(f"model {model.name}: {what}: {_first_line(error)}") from error
+            raise ShoalError(f"model {model.name}: {what}: {first_line(error)}") from error
     if refused:
         raise UsageError(f"model {model.name} does not take {', '.join(refused)}")
     return module
@@ -276,7 +276,3 @@ def _adapted(module: Any, classes: int, channels: int) -> list[str]:
     if (published.get("input_size") or (channels,))[0] != channels:
         notes.append(f"first layer adapted from {published['input_size'][0]} to {channels} channels")
     return notes
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

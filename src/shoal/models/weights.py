@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, first_line
 
 
 def check_fit(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
@@ -68,7 +68,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and safetensors errors have no common base
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise ShoalError(f"model.pretrained: cannot read {path}: {reason}") from error
     for nest in ("state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(nest), Mapping):

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import torch
 import torch.distributed as dist
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, first_line
 from shoal.base.world import World
 
 
@@ -156,7 +156,7 @@ def join(
             timeout=datetime.timedelta(seconds=limit_s),
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         raise ShoalError(
             f"rank {world.rank} of {world.num_ranks}: no gang at {world.rendezvous} within {wait_s:.0f} s ({reason})"
         ) from None

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from shoal.base.errors import UsageError
+from shoal.base.host import cores
 from shoal.base.world import World
 from shoal.strategies import Strategy
 
@@ -26,13 +27,16 @@ class Machine:
     def choose(strategy: Strategy, world: World | None) -> Machine:
         """Device by rank on the node; threads so that the workers of a host share its cores."""
         here = world.ranks_per_node if world else 1
-        cores = cores_here()
+        available = cores()
         if strategy.threads is not None:
             threads, reason = strategy.threads, "strategy.threads"
         elif strategy.deterministic:
             threads, reason = 1, "deterministic: the same for any number of workers"
         else:
-            threads, reason = max(1, cores // here), f"{cores} cores, {here} worker{'s' if here > 1 else ''} here"
+            threads, reason = (
+                max(1, available // here),
+                f"{available} cores, {here} worker{'s' if here > 1 else ''} here",
+            )
         why = [f"threads per worker: {threads} ({reason})"]
         if torch.cuda.is_available():
             devices = torch.cuda.device_count()
@@ -69,16 +73,11 @@ class Machine:
             "numpy": numpy.__version__,
             "system": f"{platform.system()} {platform.machine()}",
             "cpu": cpu_name(),
-            "cores": cores_here(),
+            "cores": cores(),
             "host": platform.node(),
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "threads": self.threads,
         }
-
-
-def cores_here() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:

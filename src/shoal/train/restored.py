@@ -24,9 +24,7 @@ from shoal.train.setup import make_model, open_data
 class Restored:
     """The model of a checkpoint: its moving average where it has one, as validated in training."""
 
-    def __init__(
-        self, path: Path, overrides: Sequence[str] = (), *, raw: bool = False, device: str | None = None
-    ) -> None:
+    def __init__(self, path: Path, overrides: Sequence[str] = (), *, raw: bool = False) -> None:
         """path: a checkpoint, or a run (its best). raw: the weights themselves where there is an average of them.
 
         ShoalError when the checkpoint is damaged; UsageError for overrides that the recipe does not take.

@@ -10,7 +10,7 @@ import torch
 
 from shoal import __version__, models
 from shoal.base.duration import Span
-from shoal.base.errors import UsageError
+from shoal.base.errors import UsageError, first_line
 from shoal.data.batches import Cut
 from shoal.data.source import Encoded, Pixels
 from shoal.recipe.load import plain
@@ -116,7 +116,7 @@ def _try(model: torch.nn.Module, recipe: Recipe, data: Data) -> None:
         with torch.inference_mode():
             logits = model.eval()(torch.zeros(1, *shape))
     except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         sizes = " x ".join(map(str, shape))
         raise UsageError(f"model: {recipe.model.name} does not take images of {sizes} ({reason})") from error
     if tuple(logits.shape) != (1, data.classes):

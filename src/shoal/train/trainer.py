@@ -149,8 +149,11 @@ class Trainer:
         )
         if self.best_step == self.clock.step:
             self.save()
+        self._stop_if_reached()
+
+    def _stop_if_reached(self) -> None:
         desired = self.recipe.desired_accuracy
-        if desired is not None and score.top1 >= desired:
+        if desired is not None and self.score is not None and self.score.top1 >= desired:
             self.clock.stop("desired_accuracy")
 
     def save(self) -> None:
@@ -243,9 +246,7 @@ class Trainer:
             # A kill may have come between saving the best checkpoint and marking it, or after marking a later one.
             if self.gang.rank == 0 and self._run.checkpoint(self.best_step).is_dir():
                 checkpoint.mark_best(self._run, self.best_step, self.best_top1)
-        desired = self.recipe.desired_accuracy
-        if desired is not None and self.score is not None and self.score.top1 >= desired:
-            clock.stop("desired_accuracy")
+        self._stop_if_reached()
         return notes
 
     def _optimizer_state(

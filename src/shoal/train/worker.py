@@ -84,10 +84,14 @@ def _saved(run: Run, resume: str, gang: Gang, tell: Callable[[str], None]) -> ch
 
 def _chosen(path: Path, run: Run, tell: Callable[[str], None]) -> Path:
     """The sound checkpoint that `path` (a checkpoint, or a run: its newest) names, if `run` can go on from it."""
-    is_run = bool(Run(path).steps_saved())
-    found = checkpoint.newest_sound(Run(path), tell) if is_run else checkpoint.resolve(path)
-    if found is None or (wrong := checkpoint.fault(found)):
-        raise ShoalError(f"{path}: damaged checkpoint: {wrong if found else 'none of the run is sound'}")
+    if Run(path).steps_saved():
+        found = checkpoint.newest_sound(Run(path), tell)
+        wrong = None if found else "none of the run is sound"
+    else:
+        found = checkpoint.resolve(path)
+        wrong = checkpoint.fault(found)
+    if found is None or wrong:
+        raise ShoalError(f"{path}: damaged checkpoint: {wrong}")
     saved = run.steps_saved()
     if saved and saved[-1] > checkpoint.step_of(found):
         raise UsageError(

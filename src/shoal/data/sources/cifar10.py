@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from shoal.base.errors import shown_path
+from shoal.base.errors import first_line, shown_path
 from shoal.data.encoded import EncodedSource, train_or_val
 from shoal.data.source import Held, SourceError, Split, Streamed
 
@@ -101,7 +101,7 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 CIFAR10(str(path), download=True)
         except Exception as error:  # URLError, a broken connection, a wrong checksum, a read-only folder …
-            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            reason = first_line(error)
             raise SourceError(
                 f"{shown_path(path)}: CIFAR-10 cannot be downloaded ({reason}); where there is a network fetch "
                 f"{ADDRESS} and put it, as it is, into this folder"
@@ -127,7 +127,7 @@ def _members(archive: Path, parts: tuple[str, ...]) -> dict[str, bytes]:
                 if member.isfile() and name.removesuffix(".bin") in parts:
                     found[name] = tar.extractfile(member).read()  # type: ignore[union-attr]
     except (OSError, EOFError, tarfile.TarError) as error:
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise SourceError(f"{shown_path(archive)}: is no whole archive ({reason}); fetch it again: {ADDRESS}") from None
     missing = [part for part in parts if not {part, part + ".bin"} & set(found)]
     if missing:
@@ -155,7 +155,7 @@ def _pickled(data: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
         if images.shape != (len(labels), _RECORD - 1):
             raise ValueError(f"images {list(images.shape)} for {len(labels)} labels")
     except Exception as error:  # whatever a damaged pickle makes of itself
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        reason = first_line(error)
         raise SourceError(f"{where}: is no batch of CIFAR-10 ({reason}); fetch it again: {ADDRESS}") from None
     return images, _checked(labels, where)
 

@@ -17,7 +17,7 @@ from shoal.data.order import share
 from shoal.step.gang import Gang, Pending
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.gradients import FlatGradients
-from shoal.strategies.replicated.tree import Node, TreeSum, cover
+from shoal.strategies.replicated.tree import TreeSum, cover
 
 _ASKS = 2
 """Values of `ask` other than 0."""
@@ -76,14 +76,14 @@ class Local(Exchange):
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         self._buffers = buffers
-        self._flat = FlatGradients(model.parameters())
-        self.gradients = [self._flat.flat]
+        self._flat = FlatGradients(model.parameters()).flat
+        self.gradients = [self._flat]
         self._sums: torch.Tensor | None = None
         return model
 
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
         if self._sums is None:
-            self._flat.flat.zero_()
+            self._flat.zero_()
             self._sums = self._buffers.leaf(batch)
         else:
             self._sums += self._buffers.leaf(batch)
@@ -204,11 +204,8 @@ class Tree(Exchange):
         self.gradients = [self._flat]
         self._began = False
         self._leaf = torch.zeros(0)
-        self._new_trees()
-        return model
-
-    def _new_trees(self) -> None:
         self._trees = [TreeSum(self._shards, lambda left, right: left.add_(right)) for _ in range(2)]
+        return model
 
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
         assert len(batch.shards) == 1, "merged shards have no order of addition"
@@ -258,10 +255,6 @@ class Tree(Exchange):
             self.bytes_sent += held.numel() * held.element_size() * (self.gang.num_ranks - 1)
             for rank, rows in enumerate(self.gang.gather(held)):
                 for slot, node in enumerate(self._of_rank[rank]):
-                    tree.put(node, rows[slot] if _holds(node, filled) else None)
+                    tree.put(node, rows[slot] if node[0] < filled else None)
             total[piece] = tree.take()  # type: ignore[assignment]
         return total
-
-
-def _holds(node: Node, filled: int) -> bool:
-    return node[0] < filled
