@@ -21,6 +21,7 @@ from shoal.report.sinks.console import Plain
 from shoal.report.sinks.jsonl import Jsonl
 from shoal.report.sinks.tensorboard import TensorBoard
 from shoal.step.gang import Alone
+from shoal.train.machine import keep_memory
 from shoal.train.setup import Setup, make_model, manifest, open_data
 from shoal.train.signals import StopSignals
 from shoal.train.trainer import Trainer
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--goal", type=float, default=0.85)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_memory()  # as a worker does; both loops have it
     print(machine())
     bare = Bare(options.recipe, options.overrides)
     with tempfile.TemporaryDirectory() as folder:

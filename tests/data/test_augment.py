@@ -35,7 +35,8 @@ def plain(augment: Augment, image: np.ndarray, index: int, *, seed: int, epoch: 
     top = int(drawn(1) * (height + 2 * augment.pad - tall + 1)) - augment.pad
     left = int(drawn(2) * (width + 2 * augment.pad - wide + 1)) - augment.pad
     columns = range(left, left + wide)
-    if augment.mirror and drawn(3) < 0.5:
+    first = float(uniform(key(seed, 0, 3), np.array([index]))[0]) < 0.5
+    if (augment.mirror == "alternate" and first == (epoch % 2 == 0)) or (augment.mirror is True and drawn(3) < 0.5):
         columns = reversed(columns)
     columns = list(columns)
     return np.array(
@@ -51,7 +52,7 @@ def augments(draw) -> tuple[Augment, int, int]:
         pad_mode=draw(st.sampled_from(["constant", "edge", "reflect"])),
         fill=draw(st.sampled_from([0, 7, 255])),
         crop=draw(st.none() | st.integers(1, min(height, width))),
-        mirror=draw(st.booleans()),
+        mirror=draw(st.sampled_from([False, True, "alternate"])),
     )
     assert augment.fault(height, width) is None
     return augment, height, width
@@ -98,6 +99,13 @@ def test_every_place_and_both_directions_come_about_equally_often():
     assert places.sum() == 9_000 and (abs(places - 1_000) < 200).all()
     turned = (many[np.arange(9_000), rows, columns - 1] == 0).sum()
     assert abs(turned - 4_500) < 300
+
+
+def test_an_alternating_mirror_shows_both_sides_in_two_epochs():
+    augment, images = Augment(mirror="alternate"), images_of(40, 1, 3, 4)
+    first, second = (augment.train(images.copy(), np.arange(40), seed=3, epoch=epoch) for epoch in (4, 5))
+    assert np.array_equal(first, second[..., ::-1])
+    assert 5 < sum(np.array_equal(*pair) for pair in zip(first, images, strict=True)) < 35
 
 
 def test_without_options_nothing_changes():

@@ -38,6 +38,8 @@ def count(module):
         ("cifar-resnet164-bottleneck", 3, 32, 1_704_154),  # the paper: 1.7 M
         ("cifar-preresnet8", 3, 28, 78_112),  # MXNet's symbol, the fixed scale of the input counted
         ("cifar-preresnet29-bottleneck", 1, 28, 311_932),
+        ("cifar-whitenet24", 3, 32, 163_450),
+        ("cifar-whitenet8", 1, 16, 18_522),
         ("test_vit", 3, 160, 306_890),
         ("alexnet", 1, 63, 57_029_322),
         ("googlenet", 3, 32, 5_610_154),
@@ -94,7 +96,7 @@ def test_preresnet8_computes_mxnets_symbol():
     torch.testing.assert_close(module.train()(images), logits, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["digits-cnn", "cifar-preresnet8", "cifar-resnet8", "test_resnet"])
+@pytest.mark.parametrize("name", ["digits-cnn", "cifar-whitenet24", "cifar-preresnet8", "cifar-resnet8", "test_resnet"])
 def test_weights_are_a_function_of_the_seed(name):
     import torch
 
@@ -126,6 +128,30 @@ def test_drop_path_keeps_the_mean():
     out = DropPath(0.25)(torch.ones(10_000, 1, 1, 1))
     assert out.unique().tolist() == pytest.approx([0, 4 / 3])
     assert out.mean().item() == pytest.approx(1, abs=0.02)
+
+
+def test_the_whitening_stem_has_patches_of_unit_variance_and_their_negatives():
+    import torch
+
+    stream = torch.Generator().manual_seed(0)
+    noise = torch.randn(200, 3, 35, 35, generator=stream)
+    images = torch.nn.functional.avg_pool2d(noise, 4, 1)  # neighbours alike, as in photographs
+    net = make("cifar-whitenet8").module
+    net.start_from(images)
+    out = net.stem(images)[:, :, 1:-1, 1:-1]  # the padding's edge is no patch of the images
+    assert torch.equal(out[:, :4], -out[:, 4:])
+    flat = out[:, :4].transpose(0, 1).flatten(1)
+    torch.testing.assert_close(flat @ flat.T / flat.shape[1], torch.eye(4), atol=0.05, rtol=0)
+    assert not net.stem.weight.requires_grad
+
+
+def test_a_stem_wider_than_patches_have_directions_is_told():
+    with pytest.raises(UsageError, match="width 34: patches of 1 x 4 x 4 have 16 directions"):
+        make("cifar-whitenet34", channels=1)
+    assert (
+        check_name("cifar-whitenet7")
+        == "no model called 'cifar-whitenet7': its width has to be even (cifar-whitenet24)"
+    )
 
 
 def test_names_are_checked_without_torch_and_timm():

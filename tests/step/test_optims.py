@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from shoal.base.errors import UsageError
 from shoal.step.optims.adamw import Adamw
+from shoal.step.optims.muon import Muon
 from shoal.step.optims.sgd import Sgd
 from shoal.step.optims.timm import Timm
+from shoal.step.orthogonal import orthogonalised
 
-ALL = [Sgd(lr=0.1), Adamw(lr=0.1), Timm(lr=0.1, opt="lamb")]
+ALL = [Sgd(lr=0.1), Adamw(lr=0.1), Muon(lr=0.1), Timm(lr=0.1, opt="lamb")]
 NAMES = [optim.name for optim in ALL]
 
 
@@ -145,6 +149,49 @@ def test_adamw_is_the_step_of_its_paper():
         optimizer.step()
         for parameter, expected in zip(model.parameters(), weights, strict=True):
             torch.testing.assert_close(parameter.detach(), expected, rtol=1e-12, atol=1e-12)
+
+
+@given(rows=st.integers(1, 12), columns=st.integers(1, 40), seed=st.integers(0, 99))
+@settings(deadline=None)
+def test_orthogonalised_keeps_the_directions_and_levels_their_lengths(rows, columns, seed):
+    matrix = torch.randn(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    left, lengths, right = torch.linalg.svd(matrix, full_matrices=False)
+    turned = left.T @ orthogonalised(matrix) @ right.T
+    torch.testing.assert_close(turned, turned.diagonal().diag(), rtol=0, atol=1e-9)
+    certain = turned.diagonal()[lengths > 1e-2 * lengths.norm()]
+    assert certain.min() > 0.5 and certain.max() < 1.3
+
+
+def test_muon_turns_kernels_and_trains_the_rest_as_nesterov_does():
+    turned, plain = a_model(), a_model()
+    muon = Muon(lr=0.02, sgd_lr=0.1, sgd_momentum=0.8, weight_decay=0.01).make(turned)
+    sgd = Sgd(lr=0.1, momentum=0.8, nesterov=True, weight_decay=0.01).make(plain)
+    velocity = torch.zeros(2, 9, dtype=torch.float64)
+    kernel = turned[0].weight.detach().flatten(1)
+    for step in range(4):
+        for n, pair in enumerate(zip(turned.parameters(), plain.parameters(), strict=True)):
+            stream = torch.Generator().manual_seed(100 * step + n)
+            pair[0].grad = pair[1].grad = torch.randn(pair[0].shape, dtype=torch.float64, generator=stream)
+        gradient = turned[0].weight.grad.flatten(1)
+        velocity = 0.95 * velocity + gradient
+        kernel = kernel * (1 - 0.02 * 0.01) - 0.02 * orthogonalised(gradient + 0.95 * velocity)
+        muon.step()
+        sgd.step()
+        torch.testing.assert_close(turned[0].weight.detach().flatten(1), kernel, rtol=1e-12, atol=1e-12)
+        for name, parameter in list(plain.named_parameters())[1:]:
+            torch.testing.assert_close(turned.get_parameter(name), parameter, rtol=1e-12, atol=1e-12)
+
+
+def test_muon_keeps_kernels_at_their_norm_when_asked_to():
+    model = a_model()
+    train(model, Muon(lr=0.1, fixed_norm=True, weight_decay=0.5).make(model), 3)
+    assert model[0].weight.norm().item() == pytest.approx(2**0.5, rel=1e-12)
+
+
+def test_muons_rates_are_kept_apart_whatever_sets_them():
+    rates = {group["lr"]: group.get("lr_scale") for group in Muon(lr=0.02, sgd_lr=0.1).make(a_model()).param_groups}
+    assert rates == {0.02: 1.0, 0.1: 5.0}
+    assert [key for key, _ in Muon(lr=0.0).faults()] == ["lr"]
 
 
 def test_nesterov_without_momentum_is_a_fault():

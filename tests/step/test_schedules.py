@@ -12,6 +12,7 @@ from shoal.base.duration import Duration, Span
 from shoal.step.schedule import Schedule
 from shoal.step.schedules.constant import Constant
 from shoal.step.schedules.cosine import Cosine
+from shoal.step.schedules.linear import Linear
 from shoal.step.schedules.multistep import Multistep
 from shoal.step.schedules.one_cycle import OneCycle
 from shoal.step.schedules.step import Step
@@ -30,6 +31,12 @@ def factors(schedule: Schedule, *images: int) -> list[float]:
 
 def test_constant():
     assert factors(Constant(), 0, 1, TOTAL) == [1, 1, 1]
+
+
+def test_linear():
+    assert [Linear(end=0.2).factor(images, 100, Span(10, 5)) for images in (0, 50, 100)] == pytest.approx(
+        [1.0, 0.6, 0.2]
+    )
 
 
 def test_cosine():

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from shoal.base.errors import UsageError
 from shoal.recipe.load import parse
-from shoal.train.setup import open_data
+from shoal.step.gang import Alone
+from shoal.train.setup import Setup, open_data
 from small_images import jpeg, write_rec
 
 
@@ -25,6 +27,19 @@ def test_labels_out_of_range(tmp_path):
         opened(tmp_path, [0, 1, 9], "model.classes=5")
     with pytest.raises(UsageError, match="recordio, val image 1 has label 3, but the model has 3 outputs"):
         opened(tmp_path, [0, 1, 2], val=[0, 3, 1])
+
+
+def test_a_model_that_starts_from_images_does_so_unless_it_is_restored(tmp_path):
+    opened(tmp_path, [0, 1, 0, 1])
+    text = f"{{data: {{name: recordio, path: {tmp_path}}}, model: cifar-whitenet8, optim: {{name: sgd, lr: 0.1}}}}"
+    recipe = parse(text, "my.yaml", ["batch=2", "length=1ep"]).recipe
+    data = open_data(recipe)
+
+    def stem(*, pretrained: bool) -> torch.Tensor:
+        return Setup.of(recipe, Alone(), data, pretrained=pretrained).rig.model.get_parameter("stem.weight")
+
+    assert torch.equal(stem(pretrained=True), stem(pretrained=True)) and stem(pretrained=True).any()
+    assert not stem(pretrained=False).any()
 
 
 def test_crops_that_do_not_fit(tmp_path):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
-from shoal.data.crops import COLUMN, MIRROR, ROW, Crops
+from shoal.data.crops import COLUMN, ROW, Crops, Mirror, mirrored
 from shoal.recipe.part import Options
 
 if TYPE_CHECKING:
@@ -31,8 +31,9 @@ class Augment(Options, frozen=True, kw_only=True):
     """Value of pixels added with pad_mode constant (0 to 255)."""
     crop: Side | None = None
     """Side of the square crop, pixels; absent: the size of the image before padding."""
-    mirror: bool = False
-    """Mirror every second image, on average, left to right."""
+    mirror: Mirror = False
+    """true: mirror every second image, on average, left to right. alternate: those in the first epoch, the others in
+    the next, and so on, so that in two epochs the model sees either side once (Jordan 2024, arXiv 2404.00498)."""
     size: Side | None = None
     """Side of the square that a random part of the image is resized to, pixels; absent: no resizing."""
     scale: tuple[float, float] = (0.08, 1.0)
@@ -91,8 +92,8 @@ class Augment(Options, frozen=True, kw_only=True):
             column = (uniform(key(seed, epoch, COLUMN), indices) * columns).astype(np.int64)
             windows = np.lib.stride_tricks.sliding_window_view(images, (height, width), axis=(2, 3))
             images = windows[np.arange(len(images)), :, row, column]
-        if self.mirror:
-            turned = uniform(key(seed, epoch, MIRROR), indices) < 0.5
+        turned = mirrored(self.mirror, indices, seed=seed, epoch=epoch)
+        if turned.any():
             images[turned] = images[turned][..., ::-1]
         return images
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from shoal.data.image import resized
 
@@ -14,6 +14,21 @@ if TYPE_CHECKING:
 ROW, COLUMN, MIRROR, AREA, RATIO = 1, 2, 3, 4, 5
 """Streams of random numbers; 0 is the order of samples."""
 _TRIES = 10
+
+Mirror = bool | Literal["alternate"]
+
+
+def mirrored(mirror: Mirror, indices: np.ndarray, *, seed: int, epoch: int) -> np.ndarray:
+    """Which of the images at `indices` (int64 [B]) are mirrored in this epoch, bool [B]."""
+    import numpy as np
+
+    from shoal.data.order import key, uniform
+
+    if not mirror:
+        return np.zeros(len(indices), bool)
+    if mirror == "alternate":
+        return (uniform(key(seed, 0, MIRROR), indices) < 0.5) ^ bool(epoch % 2)
+    return uniform(key(seed, epoch, MIRROR), indices) < 0.5
 
 
 class Crops:
@@ -27,7 +42,7 @@ class Crops:
         scale: tuple[float, float],
         ratio: tuple[float, float],
         *,
-        mirror: bool,
+        mirror: Mirror,
         seed: int,
         epoch: int,
     ) -> None:
@@ -45,7 +60,7 @@ class Crops:
         self._areas = [scale[0] + (scale[1] - scale[0]) * drawn(AREA, number) for number in tries]
         self._ratios = [np.exp(low + (high - low) * drawn(RATIO, number)) for number in tries]
         self._rows, self._columns = drawn(ROW), drawn(COLUMN)
-        self._mirrored = drawn(MIRROR) < 0.5 if mirror else np.zeros(len(indices), bool)
+        self._mirrored = mirrored(mirror, indices, seed=seed, epoch=epoch)
 
     def box(self, place: int, height: int, width: int) -> tuple[int, int, int, int]:
         """(top, left, height, width), in pixels, of what is taken of the image at `place` of the batch."""

@@ -39,8 +39,8 @@ class Model(Options, frozen=True, kw_only=True):
     """What is trained: the recipe's `model:` group."""
 
     name: str
-    """A Shoal model (digits-cnn, cifar-resnet20, cifar-preresnet8 …), any timm model, or torchvision's alexnet /
-    googlenet."""
+    """A Shoal model (digits-cnn, cifar-resnet20, cifar-preresnet8, cifar-whitenet24 …), any timm model, or
+    torchvision's alexnet / googlenet."""
 
     pretrained: bool | str = False
     """true: timm's weights. A path: weights from a .safetensors, .pt or .pth file."""
@@ -74,7 +74,7 @@ class Model(Options, frozen=True, kw_only=True):
                 found.append(("options", f"{self.name} takes none; only timm models do"))
             if self.pretrained is True:
                 found.append(("pretrained", f"{self.name} has no weights in timm; give the path of a file"))
-            if self.drop_path and not self.name.startswith("cifar-"):
+            if self.drop_path and not self.name.startswith(("cifar-resnet", "cifar-preresnet")):
                 found.append(("drop_path", f"{self.name} has no residual branches to skip"))
         return found
 
@@ -91,7 +91,7 @@ def check_name(name: str) -> str | None:
     if name in TORCHVISION:
         return None
     if _is_own(name):
-        return _depth_fault(name)
+        return _size_fault(name)
     known = _timm_names()
     if known is None:
         return f"no model called '{name}' here: timm is not installed (without it: {', '.join(names())})"
@@ -106,7 +106,7 @@ def check_name(name: str) -> str | None:
 
 def names(pattern: str = "*") -> list[str]:
     """Models that Shoal knows without timm, those of the papers among the CIFAR nets; `pattern` as in a shell."""
-    listed = ["digits-cnn"]
+    listed = ["digits-cnn", *(f"cifar-whitenet{width}" for width in (24, 64))]
     for form in ("resnet", "preresnet"):
         listed += [f"cifar-{form}{depth}" for depth in (8, 14, 20, 32, 44, 56, 110)]
         listed += [f"cifar-{form}{depth}-bottleneck" for depth in (29, 164, 1001)]
@@ -146,16 +146,20 @@ def create(model: Model, *, classes: int, channels: int, seed: int) -> Created:
 # Names
 
 
-_OWN = re.compile(r"digits-cnn|cifar-(?P<pre>pre)?resnet(?P<depth>\d+)(?P<bottleneck>-bottleneck)?")
+_OWN = re.compile(
+    r"digits-cnn|cifar-whitenet(?P<width>\d+)|cifar-(?P<pre>pre)?resnet(?P<depth>\d+)(?P<bottleneck>-bottleneck)?"
+)
 
 
 def _is_own(name: str) -> bool:
     return _OWN.fullmatch(name) is not None
 
 
-def _depth_fault(name: str) -> str | None:
-    """What is wrong with the depth in an own name: it has to be 6n+2, with bottleneck units 9n+2."""
+def _size_fault(name: str) -> str | None:
+    """What is wrong with the number in an own name: a width has to be even, a depth 6n+2, with bottlenecks 9n+2."""
     shape = _OWN.fullmatch(name)
+    if shape is not None and shape["width"] is not None and (int(shape["width"]) % 2 or not int(shape["width"])):
+        return f"no model called '{name}': its width has to be even (cifar-whitenet24)"
     if shape is None or shape["depth"] is None:
         return None
     depth, layers = int(shape["depth"]), 9 if shape["bottleneck"] else 6
@@ -198,6 +202,10 @@ def _timm_names() -> frozenset[str] | None:
 def _own(model: Model, classes: int, channels: int) -> nn.Module:
     shape = _OWN.fullmatch(model.name)
     assert shape is not None
+    if shape["width"] is not None:
+        from shoal.models.cifar_whitenet import CifarWhitenet
+
+        return CifarWhitenet(classes=classes, channels=channels, width=int(shape["width"]), drop=model.drop)
     if shape["depth"] is None:
         from shoal.models.digits_cnn import DigitsCnn
 

@@ -12,10 +12,13 @@ from shoal import __version__, models
 from shoal.base.duration import Span
 from shoal.base.errors import UsageError, first_line
 from shoal.data.batches import Cut
+from shoal.data.decode import Pictures
+from shoal.data.order import order
 from shoal.data.source import Encoded, Pixels
 from shoal.recipe.load import plain
 from shoal.recipe.recipe import Recipe
 from shoal.step.gang import Gang
+from shoal.step.inputs import Inputs
 from shoal.strategies import Rig, RigSpec
 from shoal.train.clock import Clock
 
@@ -104,6 +107,8 @@ class Setup:
         clock = Clock(cut.span, recipe.length)
         created = make_model(recipe, data.classes, data.train.shape[0], pretrained=pretrained)
         _try(created.module, recipe, data)
+        if pretrained and not recipe.model.pretrained:
+            _start_from_images(created.module, recipe, data, gang)
         rig = _rig(recipe, created.module, data, clock, cut, gang)
         return Setup(recipe, gang, data, cut, clock, rig, (*data.notes, *created.notes))
 
@@ -124,6 +129,26 @@ def _try(model: torch.nn.Module, recipe: Recipe, data: Data) -> None:
             f"model: {recipe.model.name} gives {list(logits.shape)}, not one logit per class [1, {data.classes}]"
         )
     model.train()
+
+
+STARTING_IMAGES = 5000
+"""Training images that a model sees which computes first weights from them."""
+
+
+def _start_from_images(model: Any, recipe: Recipe, data: Data, gang: Gang) -> None:
+    """Has a model with a `start_from` compute those weights that it takes from images; equal on every rank."""
+    if not hasattr(model, "start_from"):
+        return
+    source: Any = recipe.data
+    if gang.rank == 0:
+        chosen = order(len(data.train.labels), recipe.seed, 0)[:STARTING_IMAGES]
+        images, _ = Pictures(data.train, source.augment, source.threads).val(chosen)
+        device = torch.device("cpu")
+        model.start_from(Inputs(data.train.mean, data.train.std, torch.float64, device)(torch.from_numpy(images)))
+    for tensor in model.state_dict().values():
+        sent = tensor.to(gang.device).contiguous()
+        gang.broadcast(sent)
+        tensor.copy_(sent)
 
 
 def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: Cut, gang: Gang) -> Rig:

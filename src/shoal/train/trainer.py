@@ -54,6 +54,7 @@ class Trainer:
         self._epoch_began = self._logged_s = self._logged_waited = 0.0
         self._logged_images = 0
         self.first_step_at: float | None = None
+        self._cpu_began = 0.0
         self._waited_before = 0.0
         clock.every(recipe.log_every, self.log)
         clock.every(Duration.parse("1ep"), self.end_epoch)
@@ -63,6 +64,7 @@ class Trainer:
     def fit(self, signals: StopSignals) -> int:
         """Trains to the end, or until a signal asks any worker to stop. Returns the ask that ended it, or 0."""
         clock, rig = self.clock, self.rig
+        self._cpu_began = time.process_time()
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
         steps = self._batches.steps(clock.step, clock.steps)
         try:
@@ -262,7 +264,10 @@ class Trainer:
         return [], held
 
     def end_event(self, program_began: float) -> None:
-        """Tells how it ended, over all sittings; program_began: unix time at which this process started."""
+        """Tells how it ended, over all sittings; program_began: unix time at which this process started.
+
+        cpu_s: processor seconds of rank 0 in this sitting, from its first step to its last validation.
+        """
         clock, score = self.clock, self.score
         seconds = max(clock.trained_s, 1e-9)
         self._tell(
@@ -270,6 +275,7 @@ class Trainer:
             reason=clock.stopped or "length",
             trained_s=clock.trained_s,
             paused_s=clock.paused_s,
+            cpu_s=time.process_time() - self._cpu_began,
             program_s=time.time() - program_began,
             first_step_s=self.first_step_at - program_began if self.first_step_at else None,
             images_per_s=clock.images / seconds,
