@@ -145,7 +145,7 @@ def test_missing_keys_say_what_is_needed():
     missing = faults(text="{}")
     assert missing[0] == f"my.yaml: data: missing; a source ({SOURCES}) is needed"
     assert missing[1].startswith("my.yaml: model: missing; a name or a group of keys (name, pretrained, ")
-    assert missing[2] == "my.yaml: optim: missing; an optim (adamw, sgd, timm) is needed"
+    assert missing[2] == "my.yaml: optim: missing; an optim (adamw, muon, sgd, timm) is needed"
     assert missing[3].startswith("my.yaml: length: missing; a number with a unit: 90ep (epochs)")
     assert faults(text=RECIPE.replace("lr: 0.1,", "")) == ["my.yaml:4: optim.lr: missing; a number >= 0 is needed"]
 
