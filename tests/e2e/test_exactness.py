@@ -110,3 +110,21 @@ def test_without_determinism_float64_agrees(norm: str, recipe: Path, tmp_path: P
     for others in trained[1:]:
         for name, tensor in alone.items():
             torch.testing.assert_close(others[name], tensor, rtol=1e-12, atol=1e-12, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_model_that_starts_from_images_and_orthogonal_steps_train_the_same_bits(tmp_path: Path) -> None:
+    recipe = tmp_path / "white.yaml"
+    recipe.write_text(
+        "data: {name: synthetic, images: 96, size: 16, augment: {pad: 2, pad_mode: reflect, mirror: alternate}}\n"
+        "model: cifar-whitenet8\n"
+        "optim: {name: muon, lr: 0.05, momentum: 0.6, fixed_norm: true, weight_decay: 5e-4, decay_norms: false}\n"
+        "schedule: linear\nbatch: 16\nshards: 4\nlength: 2ep\n"
+        "ema: {half_life: 0.5ep}\nstrategy: {name: ddp, deterministic: true}\nsave_every: 1st\n"
+    )
+    alone = warm(tmp_path, "train", recipe, "--run", tmp_path / "one")
+    assert alone.code == 0, alone
+    with Warm(tmp_path, "train", recipe, "--run", tmp_path / "three", n=3):
+        wait_until(tmp_path / "three", 4)
+    resumed = warm(tmp_path, "train", recipe, "--run", tmp_path / "three", n=2)
+    assert resumed.code == 0, resumed
+    assert bits(tmp_path / "three") == bits(tmp_path / "one")
