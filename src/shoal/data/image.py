@@ -74,8 +74,8 @@ def _jpeg(data: Bytes) -> torch.Tensor:
 
 @cache
 def _decoder() -> tuple[Callable[..., torch.Tensor], torch.dtype, Callable[..., torch.Tensor]]:
-    """torch.frombuffer, torch.uint8, and what torchvision.io.decode_jpeg calls: its own checks, and its warning at every
-    call that it will move to TorchCodec, cost a fifth of the time of a small image."""
+    """torch.frombuffer, torch.uint8, and what torchvision.io.decode_jpeg calls: its own checks, and its warning at
+    every call that it will move to TorchCodec, cost a fifth of the time of a small image."""
     import torch
     import torchvision.io  # noqa: F401  (brings the operator)
 
