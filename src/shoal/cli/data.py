@@ -82,10 +82,13 @@ def pack(
     from shoal.data.packing import plan, write
 
     planned = plan(src, dst, labels, classes, synsets)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is removed on the way out
     progress = _Progress(len(planned.images))
-    packed = write(planned, on_bad, done=progress.done, told=progress.bad)
-    progress.end()
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is removed on the way out
+    try:
+        packed = write(planned, on_bad, done=progress.done, told=progress.bad)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        progress.end()
     left_out = f"; {packed.bad:,} left out" if packed.bad else ""
     copied = f"; {packed.copied:,} copied, as they could not be linked" if packed.copied else ""
     click.echo(f"{_shown(dst)}: {packed.images:,} images of {packed.classes:,} classes{left_out}{copied}")

@@ -87,7 +87,8 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
     if not count or size is None or count * int(np.prod(size)) > most_bytes:
         return data
     held = np.empty((count, *size), np.uint8)  # by numpy, which asks for huge pages
-    images = torch.from_numpy(held)
+    channels, *plane = size
+    planes = torch.from_numpy(held).view(-1, *plane)
     blank = torch.from_numpy(_blank(data)).expand(size)
     bad: dict[int, ImageError] = {}
 
@@ -102,7 +103,8 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
             if image.shape != size:
                 return False
             made.append(image)
-        torch.stack(made, out=images[low : low + len(made)])
+        # Plane after plane: torch.stack would first make a view of each image.
+        torch.cat(made, out=planes[low * channels : (low + len(made)) * channels])
         return True
 
     with ThreadPoolExecutor(cores(), "decode") as pool:
