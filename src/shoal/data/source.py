@@ -53,7 +53,7 @@ class Encoded(Images, Protocol):
     """Large images, held as files or records and decoded when they are needed."""
 
     def read(self, index: int, /) -> Bytes:
-        """The encoded image, JPEG or PNG."""
+        """The encoded image, JPEG or PNG; not to be written into."""
         ...
 
     def image(self, index: int) -> torch.Tensor | None:
