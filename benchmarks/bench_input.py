@@ -66,7 +66,7 @@ def main() -> None:
     split = Streamed(
         records.image, records.where, records.labels(), names, mean=(0.0,) * 3, std=(1.0,) * 3, side=32, on_bad="stop"
     )
-    images = [records.image(number) for number in range(len(records))]
+    images = [bytes(records.image(number)) for number in range(len(records))]
     pair = (partial(timed, lambda: hold(split, 1 << 31)), partial(timed, partial(decode_alone, images)))
     ours, theirs, ratio, low, high = compare(*pair, PAIRS)
     print(

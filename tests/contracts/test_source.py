@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from shoal.data.augment import Augment
 from shoal.data.decode import Pictures
+from shoal.data.image import Bytes
 from small_images import cifar_files, class_folders, rec_pair, write_files
 
 
@@ -107,7 +108,7 @@ def test_images_can_be_read_in_any_order_and_company(source_of, split):
     if not hasattr(images, "pixels"):
         assert all(images.image(int(index)).shape[0] == images.shape[0] for index in everything[:5])
         encoded = [images.read(int(index)) for index in everything]
-        assert all(isinstance(image, bytes) and image for image in encoded)
+        assert all(isinstance(image, Bytes) and image for image in encoded)
         assert [images.read(int(index)) for index in everything[::-1]] == encoded[::-1]
         return
     whole = images.pixels(everything)

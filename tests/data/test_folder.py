@@ -118,7 +118,8 @@ def test_a_flat_validation_folder_is_diagnosed_with_the_way_to_mend_it(root):
         (root / f"val/ILSVRC2012_val_{number:08}.JPEG").write_bytes(jpeg(number))
     told = fault(Folder(path=str(root)), "val")
     assert told.startswith(f"{root / 'val'}: 3 images lie flat in it, without class folders, as ImageNet's validation")
-    assert "move each into a sub-folder named as its class in the training folder" in told and "valprep.sh" in told
+    command = f"shoal data pack {root / 'val'} {root / 'val-by-class'} --labels FILE --classes {root / 'train'}"
+    assert f"with a list of their labels, {command} makes a folder with class folders beside it" in told
 
 
 def test_validation_classes_that_nothing_is_trained_on(root):

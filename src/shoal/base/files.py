@@ -65,3 +65,32 @@ def folder_whole(path: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def files_whole(*paths: Path) -> Iterator[Path]:
+    """A folder to fill with files of the names of `paths`; they take their places, one after another, only when the
+    block ends well."""
+    last = paths[-1]
+    last.parent.mkdir(parents=True, exist_ok=True)
+    aside = last.with_name(f".{last.name}.{os.getpid()}.aside")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        yield aside
+        for path in paths:
+            sync_file(aside / path.name)
+        for path in paths:
+            os.replace(aside / path.name, path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    sync_folder(last.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Makes what was written into a file survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

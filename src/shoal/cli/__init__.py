@@ -16,6 +16,7 @@ BEGAN = time.time()
 VERBS = {
     "train": "Train a recipe on this machine or on many.",
     "eval": "Validate a checkpoint: the same figures as in training.",
+    "data": "Show what images lie at a path; pack or mend them.",
     "list": "List recipes, models, or the parts of a seam.",
     "show": "Print a recipe or a run, resolved; or the schema for editors.",
     "worker": None,

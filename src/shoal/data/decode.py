@@ -86,7 +86,9 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
     size = data.shape if data.shape[1] else _first_shape(data)
     if not count or size is None or count * int(np.prod(size)) > most_bytes:
         return data
-    images = torch.empty((count, *size), dtype=torch.uint8)
+    held = np.empty((count, *size), np.uint8)  # by numpy, which asks for huge pages
+    channels, *plane = size
+    planes = torch.from_numpy(held).view(-1, *plane)
     blank = torch.from_numpy(_blank(data)).expand(size)
     bad: dict[int, ImageError] = {}
 
@@ -94,13 +96,15 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
         made = []
         for index in range(low, min(low + _SOME, count)):
             try:
-                made.append(data.decoded(index))
+                image = data.decoded(index)
             except ImageError as error:
                 bad[index] = error
-                made.append(blank)
-            if made[-1].shape != size:
+                image = blank
+            if image.shape != size:
                 return False
-        torch.stack(made, out=images[low : low + len(made)])
+            made.append(image)
+        # Plane after plane: torch.stack would first make a view of each image.
+        torch.cat(made, out=planes[low * channels : (low + len(made)) * channels])
         return True
 
     with ThreadPoolExecutor(cores(), "decode") as pool:
@@ -115,7 +119,7 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
             raise SourceError(bad_image(data.where(first), bad[first], len(bad) - 1))
         labels[list(bad)] = -1
         notes = (f"{len(bad):,} of {count:,} images skipped; the first: {data.where(first)} {bad[first]}",)
-    return Held(images.numpy(), labels, data.classes, mean=data.mean, std=data.std, notes=notes)
+    return Held(held, labels, data.classes, mean=data.mean, std=data.std, notes=notes)
 
 
 def _first_shape(data: Streamed) -> tuple[int, ...] | None:

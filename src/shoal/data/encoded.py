@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from shoal.base.errors import shown_path
-from shoal.data.image import ImageError
+from shoal.data.image import Bytes, ImageError
 from shoal.data.source import Held, Source, SourceError, Split, Streamed
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class YourImages(EncodedSource, frozen=True, kw_only=True):
 
     def split(
         self,
-        read: Callable[[int], bytes],
+        read: Callable[[int], Bytes],
         where: Callable[[int], str],
         labels: np.ndarray,
         classes: tuple[str, ...],

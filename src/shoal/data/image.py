@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from shoal.base.errors import ShoalError, first_line
@@ -21,11 +24,15 @@ _SEGMENT = struct.Struct(">BBHBHH")  # of a JPEG: 0xFF, marker, length; of a fra
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
+Bytes = bytes | memoryview
+"""An encoded image; a view where it lies in a memory map already."""
+
+
 class ImageError(ShoalError):
     """Bytes that are no image to train on; says why. Who holds the bytes adds where they came from."""
 
 
-def decode(data: bytes) -> torch.Tensor:
+def decode(data: Bytes) -> torch.Tensor:
     """uint8 [3, H, W] of a JPEG, PNG, GIF, WebP, BMP, TIFF … image.
 
     Grey becomes three equal channels, CMYK and palettes their colours, 16 bits their upper 8; transparency is dropped.
@@ -56,20 +63,29 @@ def centred(image: torch.Tensor, shorter: int, side: int) -> torch.Tensor:
     return image[:, top : top + side, left : left + side]
 
 
-def _jpeg(data: bytes) -> torch.Tensor:
-    import torch
-    import torchvision.io  # noqa: F401  (brings the operator)
-
+def _jpeg(data: Bytes) -> torch.Tensor:
+    frombuffer, uint8, decode_jpeg = _decoder()
     _check_size(*_jpeg_size(data))
     try:
-        # What torchvision.io.decode_jpeg calls: its own checks, and its warning at every call that it will move to
-        # TorchCodec, cost a fifth of the time of a small image.
-        return torch.ops.image.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), _RGB, False)
+        return decode_jpeg(frombuffer(data, dtype=uint8), _RGB, False)
     except RuntimeError as error:
         raise ImageError(f"is a JPEG that cannot be decoded ({_reason(error)})") from None
 
 
-def _jpeg_size(data: bytes) -> tuple[int, int]:
+@cache
+def _decoder() -> tuple[Callable[..., torch.Tensor], torch.dtype, Callable[..., torch.Tensor]]:
+    """torch.frombuffer, torch.uint8, and what torchvision.io.decode_jpeg calls: its own checks, and its warning at
+    every call that it will move to TorchCodec, cost a fifth of the time of a small image."""
+    import torch
+    import torchvision.io  # noqa: F401  (brings the operator)
+
+    with warnings.catch_warnings():  # told once per process: that nobody may write into bytes, which nobody does
+        warnings.simplefilter("ignore")
+        torch.frombuffer(b"x", dtype=torch.uint8)
+    return torch.frombuffer, torch.uint8, torch.ops.image.decode_jpeg.default
+
+
+def _jpeg_size(data: Bytes) -> tuple[int, int]:
     """Height and width in a JPEG's frame header: before memory is taken for it."""
     at, last = 2, len(data) - _SEGMENT.size
     while at <= last:
@@ -82,7 +98,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def _other(data: bytes) -> torch.Tensor:
+def _other(data: Bytes) -> torch.Tensor:
     import numpy as np
     import torch
     from PIL import Image, UnidentifiedImageError

@@ -19,13 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from shoal.base.errors import shown_path
+from shoal.data.image import Bytes
 from shoal.data.source import SourceError
 
 MAGIC = 0xCED7230A
 _MAGIC = struct.pack("<I", MAGIC)
 _PART = struct.Struct("<II")
 _HEADER = struct.Struct("<IfQQ")
-_COUNT = struct.Struct("<I")
+_OPENING = struct.Struct("<III")  # of a part that begins with a header, up to its number of labels
 _MOST = (1 << 29) - 1  # bytes of a part
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _LARGE = 4096  # bytes of a record above which walking from one to the next beats reading everything
@@ -126,6 +127,8 @@ class Records:
             raise SourceError(f"{shown_path(path)}: cannot be read ({error.strerror})") from None
         if len(self._bytes) < 8:
             self._parts(0, 0)  # tells what is missing
+        self._view = memoryview(self._bytes)
+        self._last = len(self._bytes) - 8 - _HEADER.size  # where the last record with a header can begin
         self._words = np.frombuffer(self._bytes, "<u4", len(self._bytes) // 4)
         index = path.with_suffix(".idx")
         self.starts = self._indexed(index) if index.is_file() else self._scanned()
@@ -149,14 +152,13 @@ class Records:
     def header(self, number: int) -> Header:
         return self._opened(number)[0]
 
-    def image(self, number: int) -> bytes:
-        """The encoded image in the record."""
+    def image(self, number: int) -> Bytes:
+        """The encoded image in the record; a view into the file where it lies there in one piece."""
         start = int(self.starts[number])
-        _, word = _PART.unpack_from(self._bytes, start)
-        if _HEADER.size <= word <= _MOST:  # in one part
-            (several,) = _COUNT.unpack_from(self._bytes, start + 8)
-            if _HEADER.size + 4 * several <= word:
-                return self._bytes[start + 8 + _HEADER.size + 4 * several : start + 8 + word]
+        _, word, several = _OPENING.unpack_from(self._view, start) if start <= self._last else (0, 0, 0)
+        low = _HEADER.size + 4 * several
+        if low <= word <= _MOST:  # in one part
+            return self._view[start + 8 + low : start + 8 + word]
         return self._opened(number)[1]
 
     def _opened(self, number: int) -> tuple[Header, bytes]:

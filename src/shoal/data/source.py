@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from shoal.base.errors import ShoalError
 from shoal.data.augment import Augment
-from shoal.data.image import ImageError, centred, decode
+from shoal.data.image import Bytes, ImageError, centred, decode
 from shoal.recipe.part import Part
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Pixels(Images, Protocol):
 class Encoded(Images, Protocol):
     """Large images, held as files or records and decoded when they are needed."""
 
-    def read(self, index: int, /) -> bytes:
-        """The encoded image, JPEG or PNG."""
+    def read(self, index: int, /) -> Bytes:
+        """The encoded image, JPEG or PNG; not to be written into."""
         ...
 
     def image(self, index: int) -> torch.Tensor | None:
@@ -112,7 +112,7 @@ class Streamed:
 
     def __init__(
         self,
-        read: Callable[[int], bytes],
+        read: Callable[[int], Bytes],
         where: Callable[[int], str],
         labels: np.ndarray,
         classes: tuple[str, ...],
@@ -137,7 +137,7 @@ class Streamed:
     def decoded(self, index: int) -> torch.Tensor:
         """The image, uint8 [3, H, W]. ImageError says why there is none."""
         image = decode(self.read(index))
-        return centred(image, self._side, self._side) if self._side else image
+        return image if image.shape == self.shape or not self._side else centred(image, self._side, self._side)
 
     def image(self, index: int) -> torch.Tensor | None:
         try:

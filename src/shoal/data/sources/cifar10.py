@@ -108,6 +108,17 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
             ) from None
 
 
+def form_at(path: Path) -> str | None:
+    """The form of CIFAR-10 that lies at a path, .rec pairs aside; None: none."""
+    if path.is_file():
+        return "an archive" if path.name in _ARCHIVES else None
+    for folder in (path / name for name in _FOLDERS):
+        for ending, form in (("", "the version for Python"), (".bin", "the binary version")):
+            if any((folder / (part + ending)).is_file() for parts in PARTS.values() for part in parts):
+                return form
+    return "an archive" if any((path / name).is_file() for name in _ARCHIVES) else None
+
+
 def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()

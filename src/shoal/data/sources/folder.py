@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -24,9 +25,9 @@ class Folder(YourImages, frozen=True, kw_only=True):
     def open(self, split: Split) -> Held | Streamed:
         import numpy as np
 
-        classes = _classes(self._root("train"))
+        classes = classes_in(self._root("train"))
         root = self._root(split)
-        found = classes if split == "train" else _classes(root)
+        found = classes if split == "train" else classes_in(root, self._root("train"))
         if unknown := sorted(set(found) - set(classes)):
             raise SourceError(
                 f"{shown_path(root / unknown[0])}: no class of this name in {shown_path(self._root('train'))}"
@@ -34,7 +35,7 @@ class Folder(YourImages, frozen=True, kw_only=True):
             )
         files, labels = [], []
         for name in found:
-            images = _images(root / name)
+            images = images_in(root / name)
             if not images and self.on_bad == "stop":
                 raise SourceError(
                     f"{shown_path(root / name)}: a class folder without images ({', '.join(ENDINGS)}); "
@@ -70,9 +71,12 @@ class Folder(YourImages, frozen=True, kw_only=True):
         return root
 
 
-def _classes(root: Path) -> tuple[str, ...]:
-    """Names of the class folders, in the order of their bytes, so that it is the same under every locale."""
-    entries = _entries(root)
+def classes_in(root: Path, train: Path | None = None) -> tuple[str, ...]:
+    """Names of the class folders, in the order of their bytes, so that it is the same under every locale.
+
+    `train`: the training folder that a validation folder belongs to.
+    """
+    entries = entries_of(root)
     folders = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
     if folders:
         return tuple(sorted(folders, key=os.fsencode))
@@ -81,25 +85,35 @@ def _classes(root: Path) -> tuple[str, ...]:
         raise SourceError(f"{shown_path(root)}: holds no class folders; expected one sub-folder of images per class")
     raise SourceError(
         f"{shown_path(root)}: {loose:,} images lie flat in it, without class folders, as ImageNet's validation archive "
-        "unpacks; move each into a sub-folder named as its class in the training folder (for ImageNet the script "
-        "valprep.sh does it)"
+        f"unpacks; with a list of their labels, {sorted_by(root, train)} makes a folder with class folders beside it"
     )
 
 
-def _images(folder: Path) -> list[str]:
+def sorted_by(root: Path, train: Path | None = None) -> str:
+    """The command that mends a flat folder."""
+    words = ["shoal data pack", shlex.quote(shown_path(root)), shlex.quote(by_class(root))]
+    return " ".join([*words, "--labels FILE", *(["--classes", shlex.quote(shown_path(train))] if train else [])])
+
+
+def by_class(root: Path) -> str:
+    """Where that command puts the class folders."""
+    return shown_path(f"{root}-by-class")
+
+
+def images_in(folder: Path) -> list[str]:
     """Paths of the images in a class folder and below it, in the order of their bytes."""
     found: list[str] = []
-    for entry in sorted(_entries(folder), key=lambda entry: os.fsencode(entry.name)):
+    for entry in sorted(entries_of(folder), key=lambda entry: os.fsencode(entry.name)):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            found += _images(Path(entry.path))
+            found += images_in(Path(entry.path))
         elif entry.name.lower().endswith(ENDINGS):
             found.append(entry.path)
     return found
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def entries_of(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)

@@ -24,15 +24,17 @@ class Recordio(YourImages, frozen=True, kw_only=True):
     """Which of its labels an image is trained on, where records have several; 0: the first."""
 
     def open(self, split: Split) -> Held | Streamed:
-        import numpy as np
-
         from shoal.data.recordio import opened
 
         records = opened(self._file(split))
-        labels = self._labels(split)
+        return self.split(records.image, records.where, *self.labels_and_classes(split))
+
+    def labels_and_classes(self, split: Split) -> tuple[np.ndarray, tuple[str, ...]]:
+        """int64 [n]; names of the classes that are trained on."""
+        import numpy as np
+
         highest = int(self._labels("train").max())
-        classes = self._classes(np.arange(highest + 1))
-        return self.split(records.image, records.where, labels, classes)
+        return self._labels(split), self._classes(np.arange(highest + 1))
 
     def _file(self, split: Split) -> Path:
         path = Path(self.path)

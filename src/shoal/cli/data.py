@@ -1,0 +1,179 @@
+"""`shoal data`: what images lie at a path, and packing them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from shoal.data.look import Found, Part
+
+_FIRST = 10
+"""Classes shown one by one; the rest are summed up."""
+
+
+@click.group("data", short_help="Show what images lie at a path; pack or mend them.")
+def command() -> None:
+    """Images on the disk, before a training: what they are, what is wrong with them, and the way to mend it.
+
+    \b
+    shoal data show imagenet
+    shoal data pack imagenet/val imagenet/val-by-class --labels val.txt --classes imagenet/train
+    shoal data pack imagenet/train imagenet_train.rec
+    """
+
+
+@command.command("show")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, all classes.")
+def show(path: Path, as_json: bool) -> None:
+    """Say what lies at PATH as Shoal reads it; ends with 1 where something is wrong with it.
+
+    PATH is CIFAR-10 in any form, a folder of class folders (below train and val, or not), a .rec or a folder of two, or
+    a .lst. No image is decoded.
+    """
+    from shoal.data.look import look
+
+    found = look(path)
+    click.echo(_json(found) if as_json else _text(found))
+    if found.wrong:
+        sys.exit(1)
+
+
+@command.command("pack")
+@click.argument("src", type=click.Path(path_type=Path))
+@click.argument("dst", type=click.Path(path_type=Path))
+@click.option("--labels", type=click.Path(path_type=Path), metavar="FILE", help="Which image is of which class.")
+@click.option(
+    "--classes", type=click.Path(path_type=Path), metavar="TRAINFOLDER", help="Its class folders are the classes."
+)
+@click.option(
+    "--synsets", type=click.Path(path_type=Path), metavar="FILE", help="ILSVRC's numbers of classes (map_clsloc.txt)."
+)
+@click.option(
+    "--on-bad",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="At images that cannot be decoded: write nothing, or leave them out.",
+)
+def pack(
+    src: Path,
+    dst: Path,
+    labels: Path | None,
+    classes: Path | None,
+    synsets: Path | None,
+    on_bad: Literal["stop", "skip"],
+) -> None:
+    """Pack the images of the folder SRC as DST; SRC is never changed.
+
+    DST ending in .rec: MXNet's RecordIO with .idx and .lst, the files' bytes as they are. Else: a new folder of class
+    folders of hard links (copies on another file system), which mends a flat validation folder.
+
+    The forms of label FILES: lines of `name label` or `name,label` as Caffe's val.txt, Kaggle's LOC_val_solution.csv,
+    ILSVRC's validation_ground_truth.txt with --synsets, MXNet's .lst. A number is the place of a class among the names
+    of TRAINFOLDER's class folders, from 0.
+    """
+    from shoal.data.packing import plan, write
+
+    planned = plan(src, dst, labels, classes, synsets)
+    progress = _Progress(len(planned.images))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is removed on the way out
+    try:
+        packed = write(planned, on_bad, done=progress.done, told=progress.bad)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        progress.end()
+    left_out = f"; {packed.bad:,} left out" if packed.bad else ""
+    copied = f"; {packed.copied:,} copied, as they could not be linked" if packed.copied else ""
+    click.echo(f"{_shown(dst)}: {packed.images:,} images of {packed.classes:,} classes{left_out}{copied}")
+
+
+class _Progress:
+    """On stderr: one line that is written over in a terminal, one every ten seconds elsewhere."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._began = count, time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._every_s = 0.2 if self._terminal else 10.0
+        self._next = self._began + self._every_s
+
+    def done(self, count: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._every_s
+            left_s = (now - self._began) / count * (self._count - count)
+            line = f"{count:,} of {self._count:,} images, {count / (now - self._began):,.0f}/s, {left_s:,.0f} s left"
+            click.echo(f"\r{line:<70}" if self._terminal else line, err=True, nl=not self._terminal)
+
+    def bad(self, line: str) -> None:
+        self.end()
+        click.echo(f"BAD: {line}", err=True)
+
+    def end(self) -> None:
+        if self._terminal:
+            click.echo(f"\r{'':<70}\r", err=True, nl=False)
+
+
+def _text(found: Found) -> str:
+    from shoal.data.look import NONE
+    from shoal.report.tables import table
+
+    blocks = [f"{found.path}: {found.form}"]
+    if found.parts:
+        rows = [
+            (part.name, f"{part.images:,}", f"{len(part.classes.keys() - {NONE}):,}", part.path) for part in found.parts
+        ]
+        blocks += [table(rows, ("split", "images", "classes", "path")), _class_table(found.parts)]
+    blocks += [f"WRONG: {line}" for line in found.wrong]
+    if found.mend:
+        blocks.append("\n".join(["To mend it:", *(f"  {line}" for line in found.mend)]))
+    if found.data:
+        ready = "A recipe reads it with:" if not found.wrong else "Once it is mended, a recipe reads it with:"
+        blocks.append("\n".join([ready, *(f"  {line}" for line in _yaml(found.data).splitlines())]))
+    return "\n\n".join(blocks)
+
+
+def _class_table(parts: list[Part]) -> str:
+    """Images of each class by split: the first classes, and the rest summed up."""
+    from shoal.report.tables import table
+
+    names = list(dict.fromkeys(name for part in parts for name in part.classes))
+    shown = names if len(names) <= _FIRST + 2 else names[:_FIRST]
+    rows: list[tuple[object, ...]] = [(name, *(part.classes.get(name, 0) for part in parts)) for name in shown]
+    if rest := names[len(shown) :]:
+        sums = (_span([part.classes.get(name, 0) for name in rest]) for part in parts)
+        rows.append((f"… {len(rest):,} more", *sums))
+    return table(rows, ("class", *(part.name for part in parts)))
+
+
+def _span(counts: list[int]) -> str:
+    least = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
+    return f"{sum(counts):,} ({least} each)"
+
+
+def _yaml(data: dict[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump({"data": data}, sort_keys=False, allow_unicode=True).rstrip()
+
+
+def _json(found: Found) -> str:
+    import json
+
+    parts = [
+        {"name": part.name, "path": part.path, "images": part.images, "classes": part.classes} for part in found.parts
+    ]
+    told = {"path": found.path, "form": found.form, "splits": parts, "wrong": found.wrong, "mend": found.mend}
+    return json.dumps({**told, "data": found.data}, indent=2, ensure_ascii=False)
+
+
+def _shown(path: Path) -> str:
+    from shoal.base.errors import shown_path
+
+    return shown_path(path)
