@@ -21,7 +21,7 @@ from shoal.report.sinks.console import Plain
 from shoal.report.sinks.jsonl import Jsonl
 from shoal.report.sinks.tensorboard import TensorBoard
 from shoal.step.gang import Alone
-from shoal.train.machine import keep_memory
+from shoal.train.allocator import keep_memory
 from shoal.train.setup import Setup, make_model, manifest, open_data
 from shoal.train.signals import StopSignals
 from shoal.train.trainer import Trainer

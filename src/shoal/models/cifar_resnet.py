@@ -90,7 +90,7 @@ class PostActivationUnit(nn.Module):
             self.shortcut = _projection(inputs, outputs, stride) if bottleneck else ZeroPadded(outputs - inputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.shortcut(x) + self.skip(self.branch(x)))
+        return F.relu(self.shortcut(x) + self.skip(self.branch(x)), inplace=True)
 
 
 class PreActivationUnit(nn.Module):
@@ -107,9 +107,9 @@ class PreActivationUnit(nn.Module):
         self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if adapt else None
 
     def forward(self, x: Tensor) -> Tensor:
-        activated = F.relu(self.norm(x))
+        activated = F.relu(self.norm(x), inplace=True)
         shortcut = x if self.shortcut is None else self.shortcut(activated)
-        return shortcut + self.skip(self.branch(activated))
+        return self.skip(self.branch(activated)).add_(shortcut)  # nobody needs a convolution's output again
 
 
 class ZeroPadded(nn.Module):

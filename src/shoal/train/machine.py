@@ -13,6 +13,7 @@ from shoal.base.errors import UsageError
 from shoal.base.host import cores
 from shoal.base.world import World
 from shoal.strategies import Strategy
+from shoal.train import allocator
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,14 @@ class Machine:
         else:
             device = torch.device("cpu")
             why.append("device: cpu (no CUDA device is visible)")
-            why.append(_allocator()[1])
+            why.append(allocator.describe())
         return Machine(device, threads, tuple(why))
 
     def use(self, *, deterministic: bool) -> None:
         """Makes the choices hold for this process."""
         torch.set_num_threads(self.threads)
         if self.device.type == "cpu":
-            keep_memory()
+            allocator.keep_memory()
         elif self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if deterministic:
@@ -81,33 +82,6 @@ class Machine:
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "threads": self.threads,
         }
-
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for mallopt
-_LARGEST_KEPT = 32 << 20  # bytes; glibc takes no more
-_OWN_WORDS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
-
-
-def keep_memory() -> None:
-    """Has the allocator keep what a step frees for the next one, instead of giving it back to the system and having
-    every page zeroed anew: a tenth of a small net's step on a CPU."""
-    libc, _ = _allocator()
-    if libc is not None:
-        libc.mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
-        libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def _allocator() -> tuple[Any, str]:
-    """The C library where its allocator may be told what to keep (else None), and a line that says what is done."""
-    import ctypes
-
-    told = [word for word in _OWN_WORDS if os.environ.get(word)]
-    if told:
-        return None, f"allocator: as it is ({told[0]} is set)"
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt") or not hasattr(libc, "gnu_get_libc_version"):
-        return None, "allocator: as it is (not glibc's)"
-    return libc, f"allocator: keeps freed blocks up to {_LARGEST_KEPT >> 20} MiB for the next step (else zeroed anew)"
 
 
 def cpu_name() -> str:
