@@ -68,8 +68,8 @@ def choose_hosts(
 def parse_hosts(text: str, flag: str = "-H") -> tuple[Host, ...]:
     """`a,b:2222,user@c` in this order."""
     hosts: list[Host] = []
+    where = f"{flag} {text if text.isprintable() else repr(text)}"
     for word in text.split(","):
-        where = f"{flag} {text}"
         if not word.strip():
             raise UsageError(f"{where}: an empty name; expected hosts as in a,b:2222,user@c")
         host = _host(word.strip(), where)
