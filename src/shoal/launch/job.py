@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-RoleName = Literal["worker", "server"]
+from shoal.launch.hosts import Host
+
+RoleName = Literal["worker", "server", "scheduler"]
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,12 @@ class Job:
     """The run folder."""
     ports: range | None = None
     """Everything that listens takes its port from here; None: any free one."""
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[Host, ...] = ()
     """In the order of ranks; empty: this host."""
+    nproc_per_node: int | None = None
+    """Workers that a host takes; None: as its slots say."""
+    id: str = ""
+    """16 hex digits that every process of the job carries as its tag."""
 
 
 @dataclass(frozen=True)

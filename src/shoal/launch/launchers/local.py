@@ -13,8 +13,6 @@ from shoal.launch.agent import Agent
 from shoal.launch.job import Command, Handle, Job, Plan, Role
 from shoal.launch.launcher import Launcher
 
-HERE = ("localhost", "127.0.0.1")
-
 
 class Local(Launcher, frozen=True, kw_only=True):
     """All processes on this host, watched over by this process."""
@@ -25,7 +23,7 @@ class Local(Launcher, frozen=True, kw_only=True):
         return None if os.name == "posix" else "needs Linux or macOS"
 
     def plan(self, job: Job) -> Plan:
-        elsewhere = [host for host in job.hosts if host not in HERE]
+        elsewhere = [host.text for host in job.hosts if not host.is_here]
         if elsewhere:
             raise UsageError(f"launcher local starts processes on this host only, not on {', '.join(elsewhere)}")
         return Plan(tuple(command for role in job.roles for command in _commands(role, job)), job, self.name)
