@@ -18,6 +18,8 @@ VERBS = {
     "eval": "Validate a checkpoint: the same figures as in training.",
     "list": "List recipes, models, or the parts of a seam.",
     "show": "Print a recipe or a run, resolved; or the schema for editors.",
+    "ps": "List the processes of jobs, here and on other hosts.",
+    "stop": "Stop a job here and on other hosts.",
     "worker": None,
 }
 """Verb -> one line of help; None hides it. Said here, so that `shoal --help` imports no verb."""

@@ -1,0 +1,44 @@
+"""The options of every verb that looks at other hosts: which, and how ssh gets there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from shoal.launch.hosts import Host
+    from shoal.launch.reach import Reach
+
+
+def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """-H, --hostfile, --ips, --python, --ssh-config, --ssh-option."""
+    for option in reversed(
+        [
+            click.option("-H", "--hosts", metavar="a,b|FILE", help="Hosts, or a file with a host a line."),
+            click.option("--hostfile", metavar="FILE", help="A host a line, as in: user@node1:22 slots=4"),
+            click.option("--ips", metavar="a,b", help="Hosts by their addresses."),
+            click.option("--python", metavar="PATH", help="The interpreter there. [default: this one's path]"),
+            click.option("--ssh-config", metavar="FILE", help="In the place of ~/.ssh/config."),
+            click.option("--ssh-option", multiple=True, metavar="KEY=VALUE", help="As behind ssh's -o."),
+        ]
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def chosen_hosts(hosts: str | None, hostfile: str | None, ips: str | None) -> tuple[Host, ...]:
+    """The hosts that the options or the environment name; this host alone where nobody names any."""
+    from shoal.launch.hosts import Host, choose_hosts
+
+    return choose_hosts(hosts, hostfile, ips, os.environ) or (Host("localhost"),)
+
+
+def reach_of(python: str | None, ssh_config: str | None, ssh_option: tuple[str, ...]) -> Reach:
+    import sys
+
+    from shoal.launch.reach import Reach
+
+    return Reach(ssh_config, ssh_option, python=python or sys.executable)
