@@ -119,7 +119,7 @@ def test_a_host_like_this_one() -> None:
             "run folder",
             "note",
             {"folder": {"path": "/runs/x", "writable": True, "free": 1000}},
-            "/runs/x: writable, 1000 B free",
+            "/runs/x: writable, 1 KB free",
         ),
     ],
 )

@@ -115,9 +115,9 @@ def _clock(host: Host, there: Facts, asked_at: float, answered_at: float) -> Che
     skew = max(behind, ahead, 0.0)
     if skew <= _SKEW_S:
         return Check(host.text, "clock", "ok", "agrees" if skew == 0 else f"{skew:.1f} s off")
-    side = "behind" if behind > ahead else "ahead"
+    side = "behind" if behind > ahead else "ahead of"
     mend = on(host, "sudo chronyc makestep") + "  # or: sudo timedatectl set-ntp true"
-    return Check(host.text, "clock", "note", f"{skew:.1f} s {side} of this host's", mend)
+    return Check(host.text, "clock", "note", f"{skew:.1f} s {side} this host's", mend)
 
 
 def _interface(host: Host, there: Facts) -> Check:
