@@ -78,7 +78,8 @@ def _table(found: list[tuple[str, Tagged]]) -> str:
 
 
 def _short(command: str) -> str:
-    return command if len(command) <= 40 else command[:39] + "…"
+    line = " ".join(command.split())
+    return line if len(line) <= 40 else line[:39] + "…"
 
 
 def age(seconds: float) -> str:

@@ -56,11 +56,11 @@ def stop_here(run: str | None, grace_s: float) -> list[Stopped]:
     jobs: dict[str, list[Tagged]] = {}
     for process in alive:
         jobs.setdefault(process.job, []).append(process)
-    folders = {_run_of(processes) for processes in jobs.values()}
-    if run is not None and os.path.realpath(run) not in map(os.path.realpath, folders) and Path(run).is_dir():
+    folder = run if run is not None and Path(run).is_dir() else ""
+    if folder and not jobs:
         jobs[""] = []  # nothing of it runs here but, maybe, its launcher
     until = time.monotonic() + grace_s
-    launchers = {job: _launcher_of(_run_of(processes) or (run or "")) for job, processes in jobs.items()}
+    launchers = {job: _launcher_of(_run_of(processes) or folder) for job, processes in jobs.items()}
     for job, processes in jobs.items():
         launcher = launchers[job]
         if not (launcher and launcher.tell(signal.SIGTERM)):
@@ -68,8 +68,7 @@ def stop_here(run: str | None, grace_s: float) -> list[Stopped]:
                 if worker.role == "worker":
                     tell_tagged(worker, signal.SIGTERM)
     stopped = [
-        _see_out(job, processes, launchers[job], until, _run_of(processes) or (run or ""))
-        for job, processes in jobs.items()
+        _see_out(job, processes, launchers[job], until, _run_of(processes) or folder) for job, processes in jobs.items()
     ]
     return [one for one in stopped if one.job or one.launcher != "gone"]
 
