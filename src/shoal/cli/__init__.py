@@ -21,6 +21,7 @@ VERBS = {
     "ps": "List the processes of jobs, here and on other hosts.",
     "stop": "Stop a job here and on other hosts.",
     "doctor": "Look whether hosts can run a job, and say what mends them.",
+    "agent": None,
     "worker": None,
 }
 """Verb -> one line of help; None hides it. Said here, so that `shoal --help` imports no verb."""

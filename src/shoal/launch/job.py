@@ -38,6 +38,8 @@ class Job:
     """Everything that listens takes its port from here; None: any free one."""
     hosts: tuple[Host, ...] = ()
     """In the order of ranks; empty: this host."""
+    hostfile: Path | None = None
+    """Where `hosts` come from; read again before a restart."""
     nproc_per_node: int | None = None
     """Workers that a host takes; None: as its slots say."""
     id: str = ""
