@@ -1,4 +1,4 @@
-"""The agent: who failed first, what people see, and that nothing is left, with tiny workers that need no torch."""
+"""Head and agent: who failed first, what people see, and that nothing is left, with tiny workers that need no torch."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 
 import shoal
 from shoal.base.errors import UsageError
-from shoal.launch.agent import Agent
-from shoal.launch.child import Child
 from shoal.launch.ending import Ending, outcome
 from shoal.launch.environment import inherited
-from shoal.launch.job import Command, Outcome
+from shoal.launch.head import Head
+from shoal.launch.job import Command, Job, Outcome, Plan
+from shoal.launch.launchers.local import local_line
 from shoal.launch.output import Output
 from shoal.launch.report import Report, report_error
 
@@ -44,10 +45,16 @@ def worker(rank: int, script: str, folder: Path, role: str = "worker", **env: st
     )
 
 
-def run(folder: Path, *scripts: str, **options) -> Outcome:
+def head(commands: list[Command], *, console: TextIO | None = None, **job: Any) -> Head:
+    """What starts `commands` on this host; `job`: fields of the Job."""
+    planned = Plan(tuple(commands), Job((), commands[0].log.parent.parent, **job), "local")
+    return Head(planned, local_line, console=console or io.StringIO())
+
+
+def run(folder: Path, *scripts: str, **options: Any) -> Outcome:
     """Runs one worker per script; `console` in options reads along."""
     commands = [worker(rank, script, folder) for rank, script in enumerate(scripts)]
-    return Agent(commands, **{"console": io.StringIO(), **options}).start().wait(timeout_s=30)
+    return head(commands, **options).start().wait(timeout_s=30)
 
 
 def log(folder: Path, rank: int) -> str:
@@ -103,7 +110,7 @@ def test_who_does_not_stop_with_the_others_is_killed(tmp_path: Path) -> None:
 
 def test_servers_end_when_no_worker_is_left_to_serve(tmp_path: Path) -> None:
     commands = [worker(0, "pass", tmp_path), worker(0, SLEEP, tmp_path, role="server")]
-    assert Agent(commands, console=io.StringIO(), leave_s=0.2).start().wait(30) == Outcome(0)
+    assert head(commands, leave_s=0.2).start().wait(30) == Outcome(0)
 
 
 # The first failure
@@ -227,7 +234,7 @@ def test_import_error_at_start(tmp_path: Path) -> None:
 def test_program_that_does_not_exist(tmp_path: Path) -> None:
     command = Command("worker", 1, "localhost", ("no-such-program",), {}, tmp_path / "worker-1.log")
     commands = [worker(0, SLEEP, tmp_path), command, worker(2, SLEEP, tmp_path)]
-    ended = Agent(commands, console=io.StringIO(), grace_s=0.1).start().wait(30)
+    ended = head(commands, grace_s=0.1).start().wait(30)
     assert ended == Outcome(
         1,
         (
@@ -350,12 +357,13 @@ def test_environment_is_inherited_but_for_other_worlds(tmp_path: Path, monkeypat
         monkeypatch.setenv(name, "7")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     names = ("RANK", "MASTER_ADDR", "SHOAL_RANK", "DMLC_ROLE", "OTHER_RANK", "GLOO_SOCKET_IFNAME", "PYTHONUNBUFFERED")
-    run(tmp_path, f"print(*(os.environ.get(name) for name in {names})); print(os.getppid(), sys.stdin.read() == '')")
+    told = f"print(*(os.environ.get(name) for name in {names})); print(os.getppid() != {os.getpid()})"
+    run(tmp_path, f"{told}; print(sys.stdin.read() == '')")
     gloo = "lo" if sys.platform == "linux" else "None"
-    assert log(tmp_path, 0) == f"None None None None 7 {gloo} 1\n{os.getpid()} True\n"
+    assert log(tmp_path, 0) == f"None None None None 7 {gloo} 1\nTrue\nTrue\n"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    run(tmp_path / "2", "print(os.environ['GLOO_SOCKET_IFNAME'], os.environ['SHOAL_PARENT_PID'])")
-    assert log(tmp_path / "2", 0) == f"eth7 {os.getpid()}\n"
+    run(tmp_path / "2", "print(os.environ['GLOO_SOCKET_IFNAME'])")
+    assert log(tmp_path / "2", 0) == "eth7\n"
 
 
 @pytest.mark.parametrize(
@@ -412,7 +420,7 @@ def test_nothing_is_left_of_any_group(tmp_path: Path) -> None:
         worker(0, textwrap.dedent(with_children) + "sys.exit(1)", tmp_path, TAG=tag),
         worker(1, textwrap.dedent(with_children) + SLEEP, tmp_path, TAG=tag),
     ]
-    agent = Agent(commands, console=io.StringIO(), grace_s=0.3).start()
+    agent = head(commands, grace_s=0.3).start()
     began = time.monotonic()
     while len(tagged(tag)) < 2 and time.monotonic() - began < 20:  # a process has its tag only once it runs its program
         time.sleep(0.01)
@@ -423,18 +431,19 @@ def test_nothing_is_left_of_any_group(tmp_path: Path) -> None:
 
 
 @linux
-def test_a_process_that_escaped_with_the_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_what_escaped_its_session_is_killed_and_its_pipe_is_not_waited_for(tmp_path: Path) -> None:
     escaping = """
         import subprocess
-        child = subprocess.Popen(['sleep', '60'], start_new_session=True)
-        open(os.environ['FOLDER'] + '/pid', 'w').write(str(child.pid))
+        child = subprocess.Popen(['setsid', '-f', 'sleep', '60'], start_new_session=True)
+        child.wait()
         print('all of it')
     """
+    tag = uuid.uuid4().hex
     began = time.monotonic()
-    ended = run(tmp_path, escaping)
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    assert ended == Outcome(0) and time.monotonic() - began < 20
+    assert head([worker(0, escaping, tmp_path, TAG=tag)]).start().wait(30) == Outcome(0)
+    assert time.monotonic() - began < 20
     assert log(tmp_path, 0) == "all of it\n"
+    assert tagged(tag) == []
 
 
 def test_bystanders_live_on(tmp_path: Path) -> None:
@@ -454,7 +463,7 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
 
 
 def test_wait_with_a_limit_kills_and_fails(tmp_path: Path) -> None:
-    agent = Agent([worker(0, SLEEP, tmp_path)], console=io.StringIO()).start()
+    agent = head([worker(0, SLEEP, tmp_path)]).start()
     assert agent.status() == {"worker 0": "running"}
     ended = agent.wait(timeout_s=0.2)
     assert ended == Outcome(1, ("not done after 0.2 s", "killed by the agent: worker 0"))
@@ -463,26 +472,10 @@ def test_wait_with_a_limit_kills_and_fails(tmp_path: Path) -> None:
 
 
 def test_cancel(tmp_path: Path) -> None:
-    agent = Agent([worker(0, SLEEP, tmp_path), worker(1, SLEEP, tmp_path)], console=io.StringIO()).start()
+    agent = head([worker(0, SLEEP, tmp_path), worker(1, SLEEP, tmp_path)]).start()
     agent.cancel()
     assert agent.wait(30) == Outcome(130, ("cancelled", "killed by the agent: worker 0, worker 1"))
     agent.cancel()
-
-
-def test_where_processes_cannot_be_waited_for_they_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = Child.start
-
-    def without_pidfd(child: Child, *args) -> None:
-        with monkeypatch.context() as patch:
-            patch.delattr(os, "pidfd_open", raising=False)
-            start(child, *args)
-        assert child.pidfd is None
-
-    monkeypatch.setattr(Child, "start", without_pidfd)
-    ended = run(tmp_path, SLEEP, "sys.exit(3)", grace_s=0.1)
-    assert ended.lines[1] == "worker 1 failed first: exit 3"
 
 
 # Signals
@@ -490,15 +483,16 @@ def test_where_processes_cannot_be_waited_for_they_are_looked_at(
 DRIVER = """
 import json, signal, sys
 from pathlib import Path
-from shoal.launch.agent import Agent
-from shoal.launch.job import Command
+from shoal.launch.head import Head
+from shoal.launch.job import Command, Job, Plan
+from shoal.launch.launchers.local import local_line
 folder = Path(sys.argv[1])
 before = [signal.getsignal(number) for number in (2, 15, 1, 10)]
 commands = [
     Command('worker', rank, 'localhost', (sys.executable, '-c', script), {}, folder / f'{rank}.log')
     for rank, script in enumerate(sys.argv[2:])
 ]
-outcome = Agent(commands).start().wait(60)
+outcome = Head(Plan(tuple(commands), Job((), folder), 'local'), local_line).start().wait(60)
 restored = before == [signal.getsignal(number) for number in (2, 15, 1, 10)]
 print(json.dumps([outcome.exit_code, outcome.lines, restored]))
 """
