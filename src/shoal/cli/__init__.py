@@ -18,6 +18,7 @@ VERBS = {
     "eval": "Validate a checkpoint: the same figures as in training.",
     "list": "List recipes, models, or the parts of a seam.",
     "show": "Print a recipe or a run, resolved; or the schema for editors.",
+    "launch": "Start any command on this machine or on many.",
     "ps": "List the processes of jobs, here and on other hosts.",
     "stop": "Stop a job here and on other hosts.",
     "doctor": "Look whether hosts can run a job, and say what mends them.",

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from shoal.launch.hosts import Host
+    from shoal.launch.launcher import Launcher
     from shoal.launch.reach import Reach
 
 
@@ -42,3 +43,22 @@ def reach_of(python: str | None, ssh_config: str | None, ssh_option: tuple[str, 
     from shoal.launch.reach import Reach
 
     return Reach(ssh_config, ssh_option, python=python or sys.executable)
+
+
+def launcher_for(name: str | None, hosts: tuple[Host, ...], reach: Reach) -> Launcher:
+    """The launcher asked for, else the one that reaches these hosts; UsageError where it cannot be used here."""
+    from shoal.base.errors import UsageError
+    from shoal.recipe.check import Fault, part
+
+    away = any(not host.is_here for host in hosts)
+    wanted: dict[str, Any] = {"name": name or ("ssh" if away else "local")}
+    if wanted["name"] == "ssh":
+        wanted |= {"config": reach.config, "options": reach.options, "python": reach.python}
+    faults: list[Fault] = []
+    starter: Any = part("launchers", wanted, ("--launcher",), faults)
+    if faults:
+        raise UsageError(f"--launcher: {faults[0].text}")
+    unfit = starter.fits()
+    if unfit:
+        raise UsageError(f"--launcher {starter.name}: {unfit}")
+    return starter

@@ -60,9 +60,18 @@ def choose_hosts(
     if ips is not None:
         return parse_hosts(ips, "--ips")
     if hosts is not None:
-        is_file = Path(hosts).is_file() or ("/" in hosts and "," not in hosts)
-        return read_hostfile(hosts) if is_file else parse_hosts(hosts)
+        file = hostfile_among(hosts)
+        return read_hostfile(file) if file else parse_hosts(hosts)
     return hosts_from_environment(env) if env is not None else ()
+
+
+def hostfile_among(hosts: str | None = None, hostfile: str | None = None) -> Path | None:
+    """The file that a command line takes its hosts from: --hostfile, or -H where that names one."""
+    if hostfile is not None:
+        return Path(hostfile)
+    if hosts is not None and (Path(hosts).is_file() or ("/" in hosts and "," not in hosts)):
+        return Path(hosts)
+    return None
 
 
 def parse_hosts(text: str, flag: str = "-H") -> tuple[Host, ...]:
