@@ -25,6 +25,7 @@ from shoal.launch.link import FULL, Link, LinkError, Message
 from shoal.launch.oom import OutOfMemory
 from shoal.launch.output import Output
 from shoal.launch.ports import listen, reserve
+from shoal.launch.pulses import Pulses
 from shoal.launch.signals import Signals
 from shoal.launch.warden import UNKILLABLE_S, Tie, guard
 
@@ -57,6 +58,7 @@ class Agent:
         """Whether the run folder is the launcher's own."""
         console = os.environ.pop(CONSOLE, None)
         self._console = int(console) if console else None
+        self._pulses: Pulses | None = None
         self._is_done = False
 
     def run(self) -> int:
@@ -97,6 +99,8 @@ class Agent:
         self._beat()
         self._hold_back()
         self._bury()
+        for what, positions in self._pulses.look() if self._pulses else ():
+            self._say(what, positions=positions)
         if self._link.is_over or self._link.silent_s > self._tie.silence_s or self._tie.is_lost:
             self._is_done = True
 
@@ -176,6 +180,7 @@ class Agent:
         self._tie.silence_s = message["silence_s"]
         self._tie.beat()
         self._workdir = message["workdir"]
+        self._pulses = Pulses(message["hang_s"]) if message["pulses"] else None
         self._env = inherited(os.environ) | message["env"]
         self._env |= {"PYTHONUNBUFFERED": "1", "SHOAL_JOB": message["job"], "SHOAL_RUN": message["run"]}
         marker = message["marker"]
@@ -218,6 +223,8 @@ class Agent:
             if fault:
                 break
         self._release()
+        if self._pulses:
+            self._pulses.started({name: child.pid for name, child in self._children.items()})
         self._say("started", pids={name: child.pid for name, child in self._children.items()})
 
     def _start_child(
@@ -229,6 +236,8 @@ class Agent:
             hand_over["SHOAL_LISTEN_FD"] = self._held["rendezvous"].fileno()
         if leads and self._console is not None:
             hand_over[CONSOLE] = self._console
+        if self._pulses:
+            hand_over |= self._pulses.make(name)
         output = Output(
             Path(command["log"]),
             self._shower(name, leads),
@@ -310,6 +319,8 @@ class Agent:
                 if descriptor in self._selector.get_map():
                     self._selector.unregister(descriptor)
             child.close()
+        if self._pulses:
+            self._pulses.forget()
         self._children, self._told, self._held_back = {}, set(), {}
 
     def _release(self) -> None:

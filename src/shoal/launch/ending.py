@@ -38,6 +38,8 @@ class Ending:
     """Where it ran; empty where that goes without saying."""
     lost: str = ""
     """Why nobody can say how it ended: its host is lost."""
+    hung: str = ""
+    """How it made no progress while the others waited for it."""
     cause: str = ""
     """What the system knows of its end, such as a want of memory."""
 
@@ -115,7 +117,7 @@ class Ending:
         manner = f"{self.manner} (exit {self.status})" if self.status is not None and self.status < 0 else self.manner
         manner = f"{manner}, by {self.cause}" if self.cause else self.lost or manner
         if self.killed:
-            manner = "reported an error and did not end by itself"
+            manner = self.hung or "reported an error and did not end by itself"
         what = (self.report.traceback or self.report.error).splitlines() if self.report else self.tail
         return [f"{self.place} failed first: {manner}", *what, f"log: {self.log}"]
 

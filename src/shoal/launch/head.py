@@ -21,6 +21,7 @@ from shoal.base.run import Run
 from shoal.launch.console import Console
 from shoal.launch.ending import Ending, failures, outcome
 from shoal.launch.environment import own, travelling
+from shoal.launch.hangs import Hangs
 from shoal.launch.hosts import Host, read_hostfile
 from shoal.launch.interface import address_towards
 from shoal.launch.job import Command, Outcome, Plan
@@ -71,6 +72,7 @@ class Head:
         self._selector = selectors.DefaultSelector()
         self._signals = Signals()
         self._urgent = 0  # SIGINT so far
+        self._hangs = Hangs()
         self._told_at: float | None = None
         """When the workers were told to stop, on the monotonic clock."""
         self._ordered: Outcome | None = None
@@ -165,11 +167,17 @@ class Head:
             job=job.id,
             run=run,
             silence_s=job.silence_s,
-            workdir=os.path.abspath(job.workdir) if job.workdir else os.getcwd(),
+            workdir=str(self._workdir(local)),
             env=own(os.environ, job.env) if local else travelling(os.environ, job.env),
             marker=None if local else str(self._marker()),
             files=files,
+            pulses=job.worlds == "shoal",
+            hang_s=job.hang_s,
         )
+
+    def _workdir(self, local: bool) -> Path:
+        job = self._job
+        return Path(os.path.abspath((None if local else job.sync_dst_dir) or job.workdir or "."))
 
     def _marker(self) -> Path:
         """A file in the run folder by which other hosts see whether it is theirs too."""
@@ -183,6 +191,7 @@ class Head:
         if self._ordered:
             return
         plan = self._plan
+        self._hangs.forget()
         nodes = [self._nodes[host.text] for host in plan.hosts]
         several = len(nodes) > 1
         self._endings = {command.name: self._ending(command, several) for command in plan.commands}
@@ -259,6 +268,18 @@ class Head:
             node.line.link.flush()
             if node.is_here and node.line.link.silent_s > self._job.silence_s:
                 self._lose(node, f"{node.name} said nothing for {self._job.silence_s:g} s")
+        self._look_for_hangs()
+
+    def _look_for_hangs(self) -> None:
+        """A worker that holds up all others has failed, and says why; workers missing at the start are named."""
+        busy = {host for name, host in self._where.items() if self._endings[name].running}
+        late = self._hangs.late(busy)
+        if late:
+            self._console.show(late)
+        hang = self._hangs.found(busy, self._job.hang_s or 0.0)
+        if hang and not self._endings[hang.name].report:
+            self._endings[hang.name].hung = hang.manner
+            self._endings[hang.name].reported(Report(hang.manner, "\n".join(hang.lines)))
 
     def _heed_link(self, node: Node) -> bool:
         link = node.line.link
@@ -323,6 +344,8 @@ class Head:
             self._heed_end(node, name, message)
         elif what == "quiet":
             node.is_quiet, node.stuck = True, message["stuck"]
+        elif what in ("late", "still", "moving"):
+            self._hangs.heed(node.name, message)
         elif what == "signal":
             self._pass_on(message["number"])
 

@@ -110,12 +110,15 @@ class Plan:
     """Those that take part; `Command.node` counts them."""
     ports: tuple[tuple[str, int], ...] = ()
     """(NAME, node) of every `{port:NAME}` in the commands, beside the rendezvous."""
+    ways: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(host, the command here that reaches its agent)."""
 
     def text(self) -> str:
         """What --dry-run prints and plan.txt holds. Placeholders stay unfilled: only a start gives them values."""
         ports = f"{self.job.ports.start}-{self.job.ports.stop - 1}" if self.job.ports else "any"
         head = f"launcher: {self.launcher}\nrun: {self.job.run}\nprocesses: {len(self.commands)}\nports: {ports}"
-        return "\n\n".join([head, *(command.text() for command in self.commands)]) + "\n"
+        ways = [f"{host} agent\n    {shlex.join(argv)}" for host, argv in self.ways]
+        return "\n\n".join([head, *ways, *(command.text() for command in self.commands)]) + "\n"
 
 
 @dataclass(frozen=True)
