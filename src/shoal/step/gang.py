@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -193,7 +194,7 @@ def _allow(limit: datetime.timedelta) -> None:
         distributed_c10d._set_pg_timeout(limit)
 
 
-def _meet(store: dist.Store, world: World, wait_s: float) -> list[int]:
+def _meet(store: Any, world: World, wait_s: float) -> list[int]:
     """Waits until every rank has come to the store; the ranks that have not within `wait_s` seconds."""
     places = [f"here/{rank}" for rank in range(world.num_ranks)]
     store.set(places[world.rank], "")
