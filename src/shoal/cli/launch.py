@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.base.errors import DONE, UsageError
-from shoal.cli.hosts_option import host_options, launcher_for, reach_of
+from shoal.cli.hosts_option import by_hand, come, host_options, launcher_for, reach_of
 
 if TYPE_CHECKING:
     from shoal.base.run import Run, RunLock
@@ -40,6 +40,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, help="Start anew so often after a failure.")
 @click.option("--silence", type=click.FloatRange(min=3), default=30.0, show_default=True, metavar="SECONDS",
               help="A host that says nothing for so long is lost.")  # fmt: skip
+@click.option(
+    "--node-rank", type=click.IntRange(min=0), metavar="K", help="Started by hand on each node: this is node K."
+)
+@click.option("--num-nodes", type=click.IntRange(min=2), metavar="N", help="… of N.")
+@click.option("--rendezvous", metavar="HOST:PORT", help="… and node 0 waits for the others there.")
+@click.option("--secret-file", metavar="FILE", help="The same secret on all nodes. [default: SHOAL_SECRET_FILE]")
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 def command(
     argv: tuple[str, ...],
@@ -59,6 +65,10 @@ def command(
     ports: str | None,
     max_restarts: int,
     silence: float,
+    node_rank: int | None,
+    num_nodes: int | None,
+    rendezvous: str | None,
+    secret_file: str | None,
     dry_run: bool,
 ) -> int:
     """Start COMMAND once per worker, each with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR … of torchrun and PADDLE_…;
@@ -74,12 +84,18 @@ def command(
     from shoal.launch.job import Job, Role
     from shoal.launch.place import room
 
-    chosen = choose_hosts(hosts, hostfile, ips, os.environ)
-    count = workers or room(chosen, nproc_per_node) or max(1, len(chosen))
+    hands = by_hand(node_rank, num_nodes, rendezvous, secret_file, argv)
+    if hands and (hosts or hostfile or ips or launcher):
+        raise UsageError("--node-rank means that every node is started by hand; leave out -H and --launcher")
+    if hands and node_rank and not dry_run:
+        return come(hands, node_rank)
+    chosen = () if hands else choose_hosts(hosts, hostfile, ips, os.environ)
+    count = workers or (hands["num_nodes"] * (nproc_per_node or 1) if hands else None)
+    count = count or room(chosen, nproc_per_node) or max(1, len(chosen))
     roles = [Role("worker", count, argv)]
     if servers:
         roles += [Role("server", servers, argv), Role("scheduler", 1, argv)]
-    variables = _variables(env)
+    given = variables(env)
 
     def job(run: Run) -> Job:
         return Job(
@@ -90,7 +106,7 @@ def command(
             hostfile=hostfile_among(hosts, hostfile),
             nproc_per_node=nproc_per_node,
             id=secrets.token_hex(8),
-            env=variables,
+            env=given,
             sync_dst_dir=sync_dst_dir,
             silence_s=silence,
             hang_s=None,  # a program that is not ours tells no progress
@@ -98,7 +114,7 @@ def command(
             worlds="all",
         )
 
-    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option))
+    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands)
     plan = starter.plan(job(Run(log_dir) if log_dir else Run.named_after(_called(argv))))
     if dry_run:
         click.echo(plan.text(), nl=False)
@@ -115,7 +131,7 @@ def command(
         lock.close()
 
 
-def _variables(words: tuple[str, ...]) -> dict[str, str | None]:
+def variables(words: tuple[str, ...]) -> dict[str, str | None]:
     """KEY=VALUE, or a name whose value here travels. Values are never shown."""
     found: dict[str, str | None] = {}
     for word in words:

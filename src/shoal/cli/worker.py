@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 @click.option("--resume", default="auto")
 def command(folder: Path, name: str, resume: str) -> None:
     """One worker of a run whose folder holds the resolved recipe."""
-    from shoal.launch.parent import die_with_parent
     from shoal.launch.pulse import LONG, STARTS, Pulse, stacks_on_signal
 
-    die_with_parent()  # before torch is imported: a launcher that dies in those seconds leaves nothing either
     stacks_on_signal(os.environ)
     pulse = Pulse.from_env(os.environ)
     pulse.beat(STARTS, 0, LONG)
@@ -61,6 +59,8 @@ def _work(run: Run, name: str, resume: str, signals: StopSignals, pulse: Pulse) 
     from shoal.recipe.load import load
     from shoal.train.worker import work
 
+    if int(os.environ.get("SHOAL_GENERATION", "0")) and (resume == "never" or run.steps_saved()):
+        resume = "auto"  # after a restart its own checkpoints count, not the one that the first start began from
     loaded = replace(load(str(run.recipe)), name=name)
     began = float(os.environ.get("SHOAL_BEGAN", BEGAN))
     return work(loaded, run, World.from_env(os.environ), signals, resume=resume, began=began, pulse=pulse)

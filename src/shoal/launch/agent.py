@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.base.errors import ShoalError, UsageError
+from shoal.base.errors import FAILED, ShoalError, UsageError
 from shoal.launch.below import kill_below
 from shoal.launch.child import Child
 from shoal.launch.environment import fill, inherited
@@ -60,6 +60,8 @@ class Agent:
         self._console = int(console) if console else None
         self._pulses: Pulses | None = None
         self._is_done = False
+        self._code = FAILED
+        """This process's exit code: the job's, if the launcher said it."""
 
     def run(self) -> int:
         """Until the launcher has had enough, or is lost; nothing is left below this process then."""
@@ -73,7 +75,7 @@ class Agent:
                 self._turn()
         finally:
             self._end()
-        return 0
+        return self._code
 
     def _introduce(self) -> None:
         """Who is here, and how the launcher's host sees this one (ssh tells the addresses it was reached by)."""
@@ -174,7 +176,7 @@ class Agent:
             case "kill":
                 self._kill()
             case "bye":
-                self._is_done = True
+                self._is_done, self._code = True, message["code"]
 
     def _hello(self, message: Message) -> None:
         self._tie.silence_s = message["silence_s"]
@@ -222,7 +224,8 @@ class Agent:
             fault = self._start_child(command, env, values, message["generation"])
             if fault:
                 break
-        self._release()
+        if "rendezvous" in self._held:
+            self._held.pop("rendezvous").close()  # its worker has it; the others are kept until their programs listen
         if self._pulses:
             self._pulses.started({name: child.pid for name, child in self._children.items()})
         self._say("started", pids={name: child.pid for name, child in self._children.items()})

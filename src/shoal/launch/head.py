@@ -159,7 +159,7 @@ class Head:
 
     def _greet(self, node: Node) -> None:
         job, run = self._job, os.path.abspath(self._job.run)
-        local = node.line.is_local
+        local, kept = node.line.is_local, node.line.is_own
         recipe = Run(Path(run)).recipe
         files = {} if local else {str(path): path.read_text() for path in (recipe,) if path.exists()}
         node.say(
@@ -167,8 +167,8 @@ class Head:
             job=job.id,
             run=run,
             silence_s=job.silence_s,
-            workdir=str(self._workdir(local)),
-            env=own(os.environ, job.env) if local else travelling(os.environ, job.env),
+            workdir=None if kept and job.workdir is None else str(self._workdir(local)),
+            env=own(os.environ, job.env) if local or kept else travelling(os.environ, job.env),
             marker=None if local else str(self._marker()),
             files=files,
             pulses=job.worlds == "shoal",
@@ -304,7 +304,7 @@ class Head:
             return
         if node.line.link.reads in self._selector.get_map():
             self._selector.unregister(node.line.link.reads)
-        if node.line.errors in self._selector.get_map():
+        if node.line.errors is not None and node.line.errors in self._selector.get_map():
             self._selector.unregister(node.line.errors)
         node.lost = why
         at = time.time() - node.line.link.silent_s
@@ -445,7 +445,7 @@ class Head:
             for line in lines:
                 self._console.show(line)
             try:
-                self._plan = plan_of(regroup(self._first, self._hosts_now()), self._plan.launcher, self._generation)
+                self._plan = plan_of(regroup(self._first, self._hosts_now()), self._plan.launcher)
                 self._tell_restart()
                 self._begin()
                 return True
@@ -516,8 +516,10 @@ class Head:
                 return
             self._over = True
         self._kill()
+        has_begun = any(ending.started for ending in self._endings.values())
+        code = self._verdict().exit_code if has_begun and not self._fault else FAILED
         for node in self._nodes.values():
-            node.say("bye")
+            node.say("bye", code=code)
         for node in self._nodes.values():
             node.line.close()
         self._marker_off()

@@ -23,8 +23,6 @@ class Role:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of the World; the launcher's win where both name one."""
-    again: tuple[str, ...] = ()
-    """The command line after a restart; empty: the same."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,6 @@ class Job:
     max_restarts: int = 0
     min_workers: int | None = None
     """A restart may do with so few workers; None: with the same number only."""
-    sizes: tuple[int, ...] = ()
-    """Numbers of workers that a restart may choose from; empty: any number from `min_workers` on."""
     worlds: Literal["shoal", "all"] = "shoal"
     """Whose variables processes find: Shoal's, or also those of torchrun, MXNet and Paddle."""
 

@@ -25,6 +25,8 @@ class Line:
 
     is_local = False
     """Whether the agent is on this host and sees what is seen here."""
+    is_own = False
+    """Whether a person started the agent there, in an environment and a working directory that are to stay."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -111,14 +113,10 @@ class Program(Line):
     def why(self) -> str | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_WORDS_S)
-        while self.errors is not None and self.complain() and not self._is_quiet():
-            pass
+        for _ in range(_LONGEST >> 10):  # what is there; its end need not come
+            if not self.complain():
+                break
         return self._reason(self._process.poll(), self._said.decode(errors="replace"))
-
-    def _is_quiet(self) -> bool:
-        import select
-
-        return not select.select([self.errors], [], [], 0)[0]
 
     def cut(self) -> None:
         super().cut()

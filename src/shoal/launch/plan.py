@@ -9,13 +9,13 @@ from shoal.launch.place import Slot, place
 from shoal.launch.worlds import foreign, ports
 
 
-def plan_of(job: Job, launcher: str, generation: int = 0) -> Plan:
-    """Every process of `job`; after a restart, `generation` counts the starts before."""
+def plan_of(job: Job, launcher: str) -> Plan:
+    """Every process of `job`, and where."""
     slots = place(job)
     roles = {role.name: role for role in job.roles}
     hosts = {slot.node: slot.host for slot in slots}
     return Plan(
-        tuple(_command(slot, slots, roles[slot.role], job, generation) for slot in slots),
+        tuple(_command(slot, slots, roles[slot.role], job) for slot in slots),
         job,
         launcher,
         tuple(hosts[node] for node in sorted(hosts)),
@@ -23,7 +23,7 @@ def plan_of(job: Job, launcher: str, generation: int = 0) -> Plan:
     )
 
 
-def _command(slot: Slot, slots: tuple[Slot, ...], role: Role, job: Job, generation: int) -> Command:
+def _command(slot: Slot, slots: tuple[Slot, ...], role: Role, job: Job) -> Command:
     world = World(
         rank=slot.rank,
         num_ranks=role.count,
@@ -39,7 +39,7 @@ def _command(slot: Slot, slots: tuple[Slot, ...], role: Role, job: Job, generati
         role=role.name,
         rank=slot.rank,
         host=slot.host.text,
-        argv=role.again or role.argv if generation else role.argv,
+        argv=role.argv,
         env={**role.env, **(foreign(slot, slots, job) if job.worlds == "all" else {}), **world.to_env()},
         log=Run(job.run).log(role.name, slot.rank),
         node=slot.node,

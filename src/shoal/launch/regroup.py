@@ -22,10 +22,10 @@ def regroup(first: Plan, hosts: Sequence[Host]) -> Job:
     slots = [placed.get(host.text) or host.slots or job.nproc_per_node or most for host in hosts]
     wanted, room = sum(placed.values()), sum(slots)
     least = job.min_workers or wanted
-    allowed = [count for count in range(least, min(wanted, room) + 1) if not job.sizes or count in job.sizes]
-    if wanted and not allowed:
+    count = min(wanted, room)
+    if count < least:
         names = ", ".join(host.text for host in hosts) or "no host"
         raise ShoalError(f"cannot restart: {names} can take {room} workers, and the job needs {least}")
-    roles = tuple(replace(role, count=allowed[-1]) if role.name == "worker" else role for role in job.roles)
-    given = tuple(replace(host, slots=count) for host, count in zip(hosts, slots, strict=True))
+    roles = tuple(replace(role, count=count) if role.name == "worker" else role for role in job.roles)
+    given = tuple(replace(host, slots=most) for host, most in zip(hosts, slots, strict=True))
     return replace(job, roles=roles, hosts=given, nproc_per_node=None)
