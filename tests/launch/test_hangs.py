@@ -128,9 +128,16 @@ def run(folder: Path, *scripts: str, **job: Any) -> tuple[list[str], float, str]
     return list(ended.lines), time.monotonic() - began, console.getvalue()
 
 
+IN_C = """
+import ctypes
+read, ends = ctypes.PyDLL(None).read, os.pipe()
+def stuck():
+    read(ends[0], b"x", 1)
+stuck()
+"""
 HANGS = {
     "asleep in Python": "def stuck():\n    time.sleep(60)\nstuck()",
-    "in C with Python's lock": "import ctypes\nread, ends = ctypes.PyDLL(None).read, os.pipe()\ndef stuck():\n    read(ends[0], b'x', 1)\nstuck()",
+    "in C with Python's lock": IN_C,
     "running in Python": "def stuck():\n    while True: pass\nstuck()",
 }
 
