@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,13 +45,15 @@ def reach_of(python: str | None, ssh_config: str | None, ssh_option: tuple[str, 
     return Reach(ssh_config, ssh_option, python=python or sys.executable)
 
 
-def launcher_for(name: str | None, hosts: tuple[Host, ...], reach: Reach) -> Launcher:
+def launcher_for(
+    name: str | None, hosts: tuple[Host, ...], reach: Reach, hands: dict[str, Any] | None = None
+) -> Launcher:
     """The launcher asked for, else the one that reaches these hosts; UsageError where it cannot be used here."""
     from shoal.base.errors import UsageError
     from shoal.recipe.check import Fault, part
 
     away = any(not host.is_here for host in hosts)
-    wanted: dict[str, Any] = {"name": name or ("ssh" if away else "local")}
+    wanted: dict[str, Any] = hands or {"name": name or ("ssh" if away else "local")}
     if wanted["name"] == "ssh":
         wanted |= {"config": reach.config, "options": reach.options, "python": reach.python}
     faults: list[Fault] = []
@@ -62,3 +64,44 @@ def launcher_for(name: str | None, hosts: tuple[Host, ...], reach: Reach) -> Lau
     if unfit:
         raise UsageError(f"--launcher {starter.name}: {unfit}")
     return starter
+
+
+def by_hand(
+    node_rank: int | None, num_nodes: int | None, rendezvous: str | None, secret_file: str | None, argv: Sequence[str]
+) -> dict[str, Any] | None:
+    """The launcher of nodes that are started by hand, where the options ask for it. `argv`: what all must agree on."""
+    from shoal.base.errors import UsageError
+
+    given = {"--node-rank": node_rank, "--num-nodes": num_nodes, "--rendezvous": rendezvous}
+    missing = [flag for flag, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return None
+    if missing or node_rank is None or num_nodes is None or rendezvous is None:
+        raise UsageError(f"{', '.join(missing)}: missing; by hand, every node needs {', '.join(given)}")
+    if node_rank >= num_nodes:
+        raise UsageError(f"--node-rank {node_rank}: expected 0 to {num_nodes - 1}, for --num-nodes is {num_nodes}")
+    from shoal.launch.hands import digest, parse_rendezvous
+    from shoal.launch.handshake import read_secret
+
+    parse_rendezvous(rendezvous)
+    read_secret(secret_file)  # its faults are told before anything is begun
+    return {
+        "name": "hands",
+        "rendezvous": rendezvous,
+        "num_nodes": num_nodes,
+        "secret_file": secret_file,
+        "command": digest(argv),
+    }
+
+
+def come(hands: dict[str, Any], node_rank: int) -> int:
+    """Be node K of a job that node 0 leads; its exit code is the job's."""
+    import sys
+
+    from shoal.launch.hands import Seat, join, parse_rendezvous
+    from shoal.launch.handshake import read_secret
+
+    seat = Seat(node_rank, hands["num_nodes"], hands["command"])
+    secret = read_secret(hands["secret_file"])
+    show = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    return join(parse_rendezvous(hands["rendezvous"]), seat, secret, show)

@@ -39,6 +39,10 @@ class HandshakeError(ShoalError):
     """The other end does not hold the secret, or is no Shoal at all."""
 
 
+class Unreachable(HandshakeError):
+    """Nobody answers there; later, somebody may."""
+
+
 def make_secret() -> bytes:
     """A fresh secret, as text that can be put into a file."""
     return secrets.token_hex(32).encode()
@@ -81,8 +85,10 @@ def connect(address: tuple[str, int], secret: bytes, purpose: str, *, limit_s: f
     where = f"{address[0]}:{address[1]}"
     try:
         connection = socket.create_connection(address, timeout=limit_s)
+    except socket.gaierror as error:
+        raise HandshakeError(f"{where}: no host of that name ({error.strerror})") from None
     except OSError as error:
-        raise HandshakeError(f"{where}: no connection ({error.strerror or error})") from None
+        raise Unreachable(f"{where}: no connection ({error.strerror or error})") from None
     try:
         greeting = _read_exactly(connection, len(MAGIC) + _NONCE, limit, where)
         if not greeting.startswith(MAGIC):
