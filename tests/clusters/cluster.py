@@ -124,22 +124,18 @@ class Hosts:
 
     def off(self, name: str) -> None:
         """Power off: everything on it dies at once."""
-        try:
-            os.kill(self._init(name), signal.SIGKILL)
-        except (OSError, ValueError):
-            pass
-        self._pid_file(name).unlink(missing_ok=True)
+        if (init := self._init(name)) is not None:
+            os.kill(init, signal.SIGKILL)
+            self._pid_file(name).unlink(missing_ok=True)
+            while _lives(init):
+                time.sleep(0.002)
 
     def on(self, name: str) -> None:
         _power_on(self.number, self.folder, name)
         self._wait_for_sshd(name)
 
     def is_on(self, name: str) -> bool:
-        try:
-            os.kill(self._init(name), 0)
-            return True
-        except (OSError, ValueError):
-            return False
+        return self._init(name) is not None
 
     def pids(self, name: str) -> list[int]:
         """Processes of a host, as the head numbers them, sshd and init included; the dead that wait to be reaped do
@@ -167,8 +163,13 @@ class Hosts:
             if not self.is_on(name):
                 self.on(name)
 
-    def _init(self, name: str) -> int:
-        return int(self._pid_file(name).read_text()) if self._pid_file(name).exists() else -1
+    def _init(self, name: str) -> int | None:
+        """Process 1 of a host, while it lives."""
+        try:
+            pid = int(self._pid_file(name).read_text())
+        except FileNotFoundError:
+            return None
+        return pid if pid in self.pids(name) else None
 
     def _pid_file(self, name: str) -> Path:
         return self.folder / f"{name}.pid"
