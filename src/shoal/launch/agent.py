@@ -27,7 +27,7 @@ from shoal.launch.output import Output
 from shoal.launch.ports import listen, reserve
 from shoal.launch.pulses import Pulses
 from shoal.launch.signals import Signals
-from shoal.launch.warden import UNKILLABLE_S, Tie, guard
+from shoal.launch.warden import UNKILLABLE_S, Tie, end_warden, guard
 
 TURN_S = 1.0
 """How often to look at beats and silences."""
@@ -59,6 +59,7 @@ class Agent:
         console = os.environ.pop(CONSOLE, None)
         self._console = int(console) if console else None
         self._pulses: Pulses | None = None
+        self._warden = os.getppid()
         self._is_done = False
         self._code = FAILED
         """This process's exit code: the job's, if the launcher said it."""
@@ -103,8 +104,23 @@ class Agent:
         self._bury()
         for what, positions in self._pulses.look() if self._pulses else ():
             self._say(what, positions=positions)
-        if self._link.is_over or self._link.silent_s > self._tie.silence_s or self._tie.is_lost:
+        why = self._lost()
+        if why:
+            self._say("leaving", why=why)
             self._is_done = True
+
+    def _lost(self) -> str:
+        """Why this agent cannot go on; empty while all is well."""
+        limit_s = self._tie.silence_s
+        if self._link.is_over:
+            return "the launcher closed the connection"
+        if self._link.silent_s > limit_s:
+            return f"it had heard nothing from the launcher for {limit_s:g} s (was that stopped?)"
+        if self._tie.is_over:
+            return "its warden was killed"
+        if self._tie.silent_s > limit_s:
+            return f"its warden did nothing for {limit_s:g} s (was it stopped?)"
+        return ""
 
     def _beat(self) -> None:
         self._link.beat()
@@ -194,7 +210,12 @@ class Agent:
         except OSError as error:
             self._say("fault", text=f"run folder {message['run']}: cannot be made ({error.strerror})", usage=False)
             return
-        self._say("ready", shared=self._is_shared)
+        facts = None
+        if message["facts"]:
+            from shoal.launch.facts import swift_facts
+
+            facts = swift_facts()
+        self._say("ready", shared=self._is_shared, facts=facts)
 
     def _listen(self, message: Message) -> None:
         """Takes ports: `rendezvous` listens already and is handed to the first worker, others are only kept free."""
@@ -335,8 +356,9 @@ class Agent:
         self._kill()
         self._forget()
         self._release()
-        if not (self._link.is_over or self._tie.is_over):
+        if not self._link.is_over:
             self._link.close()
+        end_warden(self._tie, self._warden)
 
 
 def main(reads: int = 0, writes: int = 1) -> int:

@@ -31,6 +31,7 @@ def swift_facts() -> dict[str, Any]:
         "executable": sys.executable,
         "shoal": shoal.__version__,
         "code": code_hash(),
+        "package": str(Path(shoal.__file__).parent),
         "packages": versions(PACKAGES),
         "time": time.time(),
     }
@@ -41,7 +42,6 @@ def facts(*, data: str | None = None, folder: str | None = None, ports: range | 
     written; `ports`: the range that Shoal may listen on."""
     return {
         **swift_facts(),
-        "package": str(Path(shoal.__file__).parent),
         "cores": cores(),
         "shm": _space("/dev/shm"),
         "files": list(resource.getrlimit(resource.RLIMIT_NOFILE)),

@@ -32,6 +32,7 @@ from shoal.launch.plan import plan_of
 from shoal.launch.regroup import regroup
 from shoal.launch.report import Report
 from shoal.launch.signals import Signals
+from shoal.launch.tagged import kill_tagged
 from shoal.launch.warden import UNKILLABLE_S
 
 TURN_S = 0.5
@@ -69,6 +70,8 @@ class Head:
         self._where: dict[str, str] = {}
         """The host of each."""
         self._generation = 0
+        self._facts: Message | None = None
+        """What this host is like, once another one is compared with it."""
         self._selector = selectors.DefaultSelector()
         self._signals = Signals()
         self._urgent = 0  # SIGINT so far
@@ -160,6 +163,7 @@ class Head:
     def _greet(self, node: Node) -> None:
         job, run = self._job, os.path.abspath(self._job.run)
         local, kept = node.line.is_local, node.line.is_own
+        node.greeted_at = time.time()
         recipe = Run(Path(run)).recipe
         files = {} if local else {str(path): path.read_text() for path in (recipe,) if path.exists()}
         node.say(
@@ -171,9 +175,23 @@ class Head:
             env=own(os.environ, job.env) if local or kept else travelling(os.environ, job.env),
             marker=None if local else str(self._marker()),
             files=files,
+            facts=not local,
             pulses=job.worlds == "shoal",
             hang_s=job.hang_s,
         )
+
+    def _compare(self, node: Node, facts: Message) -> None:
+        """A host with other code, or other versions of what computes, would train another model."""
+        from shoal.launch.doctor import swift_checks
+        from shoal.launch.facts import swift_facts
+
+        self._facts = self._facts or swift_facts()
+        is_ours = self._job.worlds == "shoal"  # other programs may use none of those packages
+        for check in swift_checks(node.host, self._facts, facts, node.greeted_at, time.time()):
+            if check.verdict == "fault" and (is_ours or check.name == "code"):
+                self._lose(node, check.line())
+            elif check.verdict != "ok":
+                self._console.show(f"WARNING: {check.line()}")
 
     def _workdir(self, local: bool) -> Path:
         job = self._job
@@ -259,7 +277,7 @@ class Head:
         """Waits for something to happen, at most until `until` on the monotonic clock, and deals with it."""
         wait_s = min(TURN_S, max(0.0, until - time.monotonic()))
         for key, _ in self._selector.select(wait_s):
-            if not key.data():
+            if not key.data() and key.fd in self._selector.get_map():  # a lost node's are taken out already
                 self._selector.unregister(key.fd)
         for node in self._nodes.values():
             if node.lost:
@@ -325,6 +343,8 @@ class Head:
             self._greet(node)
         elif what == "ready":
             node.is_ready, node.is_shared = True, message["shared"]
+            if message["facts"]:
+                self._compare(node, message["facts"])
         elif what == "listening":
             node.ports = message["ports"]
         elif what == "started":
@@ -342,6 +362,8 @@ class Head:
             self._heed_report(node, name, message)
         elif what == "ended":
             self._heed_end(node, name, message)
+        elif what == "leaving":
+            self._lose(node, f"the agent on {node.name} ended everything there: {message['why']}")
         elif what == "quiet":
             node.is_quiet, node.stuck = True, message["stuck"]
         elif what in ("late", "still", "moving"):
@@ -522,6 +544,8 @@ class Head:
             node.say("bye", code=code)
         for node in self._nodes.values():
             node.line.close()
+        if any(node.line.is_local for node in self._nodes.values()):
+            kill_tagged(self._job.id, limit_s=UNKILLABLE_S)  # where the guardians were killed, both at once
         self._marker_off()
         self._selector.close()
         self._signals.close()

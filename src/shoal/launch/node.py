@@ -21,6 +21,8 @@ class Node:
         self.is_here = False
         """Whether the agent has spoken."""
         self.is_ready = False
+        self.greeted_at = 0.0
+        """Unix seconds."""
         self.is_quiet = False
         """Whether nothing of the job was left there when it last looked."""
         self.has_started = False

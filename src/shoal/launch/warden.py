@@ -69,6 +69,12 @@ class Tie:
         self.silence_s = float(data.split()[-1])
 
 
+def end_warden(tie: Tie, warden: int) -> None:
+    """Called by the agent at its end: a warden that does not answer any more would outlive it."""
+    if tie.silent_s > tie.silence_s and os.getppid() == warden:
+        os.kill(warden, signal.SIGKILL)
+
+
 def guard(reads: int, writes: int, agent: Callable[[Tie], int]) -> int:
     """Becomes the warden of a new process that runs `agent`; its exit code, once nothing is left of it.
 
