@@ -61,8 +61,8 @@ class Workers(click.ParamType):
 @click.option("--env", multiple=True, metavar="KEY[=VALUE]", help="A variable for all; without =VALUE: as it is here.")
 @click.option("--sync-dst-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Copy the working directory there on the other hosts first, and start in it.")  # fmt: skip
-@click.option("--max-restarts", type=click.IntRange(min=0), metavar="N",
-              help="Go on from the newest checkpoint so often after failures. [default: 3 with -n A:B, else 0]")  # fmt: skip
+@click.option("--max-restarts", type=click.IntRange(min=0), metavar="M",
+              help="Go on from the newest checkpoint so often after failures. [default: 0; with A:B 3]")  # fmt: skip
 @click.option("--silence", type=click.FloatRange(min=3), default=30.0, show_default=True, metavar="SECONDS",
               help="A host, or this command, that says nothing for so long is lost.")  # fmt: skip
 @click.option("--devices", metavar="0,1", help="CUDA devices to use here.")

@@ -446,9 +446,11 @@ class Head:
         if failed:
             return min(ending.since for ending in failed) + job.grace_s
         left = [ending.since for ending in endings if ending.left]
+        workers = [self._endings[command.name] for command in self._plan.commands if command.role == "worker"]
+        if left and workers and not any(worker.running for worker in workers):  # nobody told the servers
+            return max(worker.since for worker in workers) + job.grace_s
         if left:
             return min(left) + job.leave_s
-        workers = [self._endings[command.name] for command in self._plan.commands if command.role == "worker"]
         if workers and all(ending.code == DONE for ending in workers):  # servers have nobody left to serve
             return max(ending.since for ending in workers) + job.leave_s
         return math.inf

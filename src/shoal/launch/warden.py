@@ -29,10 +29,12 @@ UNKILLABLE_S = 5.0
 class Tie:
     """One end of what warden and agent hold of each other."""
 
-    def __init__(self, reads: int, writes: int) -> None:
+    def __init__(self, reads: int, writes: int, *, learns: bool = False) -> None:
+        """`learns`: takes the silence from the other end, as the warden does; both would never agree."""
         self.reads, self._writes = reads, writes
         os.set_blocking(reads, False)
         os.set_blocking(writes, False)
+        self._learns = learns
         self.silence_s = SILENCE_S
         self.is_over = False
         self.heard_at = time.monotonic()
@@ -66,7 +68,8 @@ class Tie:
             self.is_over = True
             return
         self.heard_at = time.monotonic()
-        self.silence_s = float(data.split()[-1])
+        if self._learns:
+            self.silence_s = float(data.split()[-1])
 
 
 def end_warden(tie: Tie, warden: int) -> None:
@@ -95,7 +98,7 @@ def guard(reads: int, writes: int, agent: Callable[[Tie], int]) -> int:
     os.close(to_warden[1])
     if writes != reads:
         os.dup2(os.open(os.devnull, os.O_WRONLY), writes)  # so that the launcher learns of the agent's end at once
-    return _watch(pid, Tie(to_warden[0], to_agent[1]), reads)
+    return _watch(pid, Tie(to_warden[0], to_agent[1], learns=True), reads)
 
 
 def _as_agent(agent: Callable[[Tie], int], tie: Tie) -> int:
