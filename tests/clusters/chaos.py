@@ -174,15 +174,13 @@ class Stage:
         seen.said = job.said()
         job.process.kill()  # only what is wrong still runs; it is in the faults already
         job.process.wait()
-        strangers = {one for one in self._everybody() - before if one[0] not in job.seen}
-        mine = {pid for pid, _ in self._everybody() - before} & job.seen
-        limit = time.monotonic() + 1.0  # sshd's own children end a moment after what they ran
-        while (new := {pid for pid, _ in self._everybody() - before} - job.seen) and time.monotonic() < limit:
+        # sshd's own processes end a moment after what they ran; without a cable they wait as long as TCP does.
+        limit = time.monotonic() + 1.0
+        while (new := self._new_since(before)) and time.monotonic() < limit:
             time.sleep(0.02)
-        del strangers
         if new:
-            seen.faults.append(f"left on the hosts: {', '.join(map(_describe, sorted(new)[:6]))}")
-        for pid in {*mine, *new}:
+            seen.faults.append(f"left on the hosts: {', '.join(map(_describe, new[:6]))}")
+        for pid in new:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for host, pid, identity in self._bystanders:
@@ -251,9 +249,13 @@ class Stage:
         return None
 
     def _everybody(self) -> set[tuple[int, str]]:
-        """All processes of the hosts, and what is in the job's line on the head."""
-        return {(pid, _identity(pid)) for name in self.hosts.names if self.hosts.is_on(name) for pid in
-                self.hosts.pids(name)}  # fmt: skip
+        """All processes of the hosts."""
+        on = [name for name in self.hosts.names if self.hosts.is_on(name)]
+        return {(pid, _identity(pid)) for name in on for pid in self.hosts.pids(name)}
+
+    def _new_since(self, before: set[tuple[int, str]]) -> list[int]:
+        """What is on the hosts now and was not `before`, but for sshd."""
+        return sorted(pid for pid, _ in self._everybody() - before if _lives(pid) and not _name(pid).startswith("sshd"))
 
     def _place_bystanders(self) -> None:
         """Processes that look like the job's, with another job's tag and without any."""
@@ -293,8 +295,6 @@ class Job:
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
         self.process, self.folder = process, folder
         self.rank = -1
-        self.seen: set[int] = {process.pid}
-        """All of its processes that were ever seen."""
         self._id = ""
 
     def is_ready(self) -> bool:
@@ -313,7 +313,6 @@ class Job:
             mine = known.get("CHAOS_READY") == str(self.folder) or (self._id and known.get("SHOAL_JOB") == self._id)
             if mine and known.get("SHOAL_JOB") and _lives(pid):
                 found.append(pid)
-        self.seen.update(found)
         return found
 
     def family(self) -> list[int]:
@@ -324,7 +323,6 @@ class Job:
             if _lives(pid) and pid not in found:
                 found.append(pid)
                 todo += _children(pid)
-        self.seen.update(found)
         return found
 
 
