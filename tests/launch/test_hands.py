@@ -273,3 +273,23 @@ def test_fewer_workers_than_nodes(nodes: Nodes) -> None:
     argv += ["--rendezvous", "127.0.0.1:5", "--secret-file", str(nodes.secret), "--", "true"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=nodes.folder)
     assert done.returncode == 2 and "2 nodes, but workers for 1 of them only; ask for more with -n" in done.stderr
+
+
+def test_training_by_hand_is_the_training_of_one_host(nodes: Nodes) -> None:
+    """Two nodes with a working directory each; what comes out are the bits of two local workers."""
+    words = ["train", "digits", "length=6st", "strategy.deterministic=true"]
+    env = {**os.environ, "SHOAL_SECRET_FILE": str(nodes.secret), "OMP_NUM_THREADS": "1"}
+    by_hand = ["--num-nodes", "2", "--rendezvous", f"127.0.0.1:{nodes.port}", "--node-rank"]
+    shoal = [sys.executable, "-m", "shoal"]
+    (nodes.folder / "elsewhere").mkdir()
+    run = nodes.folder / "run"
+    with (
+        subprocess.Popen([*shoal, *words, *by_hand, "1"], cwd=nodes.folder / "elsewhere", env=env) as other,
+        subprocess.Popen([*shoal, *words, "--run", "run", *by_hand, "0"], cwd=nodes.folder, env=env) as leader,
+    ):
+        assert leader.wait(120) == 0 and other.wait(30) == 0
+    local = nodes.folder / "local"
+    subprocess.run([*shoal, *words, "-n", "2", "--run", str(local)], env=env, check=True, timeout=120)
+    (ours,), (theirs,) = (sorted(folder.glob("checkpoints/step-*/model.safetensors")) for folder in (run, local))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert nodes.left() == [] and list((nodes.folder / "elsewhere").iterdir()) == []

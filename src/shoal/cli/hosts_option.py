@@ -30,6 +30,22 @@ def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def hand_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--node-rank, --num-nodes, --rendezvous, --secret-file: every node is started by hand."""
+    for option in reversed(
+        [
+            click.option("--node-rank", type=click.IntRange(min=0), metavar="K",
+                         help="Started by hand with the same command on each node: this is node K."),
+            click.option("--num-nodes", type=click.IntRange(min=2), metavar="N", help="… of N."),
+            click.option("--rendezvous", metavar="HOST:PORT", help="… and node 0 waits for the others there."),
+            click.option("--secret-file", metavar="FILE",
+                         help="… with the same secret on all nodes. [default: SHOAL_SECRET_FILE]"),
+        ]
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 def chosen_hosts(hosts: str | None, hostfile: str | None, ips: str | None) -> tuple[Host, ...]:
     """The hosts that the options or the environment name; this host alone where nobody names any."""
     from shoal.launch.hosts import Host, choose_hosts
@@ -67,9 +83,15 @@ def launcher_for(
 
 
 def by_hand(
-    node_rank: int | None, num_nodes: int | None, rendezvous: str | None, secret_file: str | None, argv: Sequence[str]
+    node_rank: int | None,
+    num_nodes: int | None,
+    rendezvous: str | None,
+    secret_file: str | None,
+    argv: Sequence[str],
+    others: Sequence[str | None],
 ) -> dict[str, Any] | None:
-    """The launcher of nodes that are started by hand, where the options ask for it. `argv`: what all must agree on."""
+    """The launcher of nodes that are started by hand, where the options ask for it. `argv`: what all must agree on;
+    `others`: the options that say where else, -H and the like."""
     from shoal.base.errors import UsageError
 
     given = {"--node-rank": node_rank, "--num-nodes": num_nodes, "--rendezvous": rendezvous}
@@ -78,6 +100,8 @@ def by_hand(
         return None
     if missing or node_rank is None or num_nodes is None or rendezvous is None:
         raise UsageError(f"{', '.join(missing)}: missing; by hand, every node needs {', '.join(given)}")
+    if any(others):
+        raise UsageError("--node-rank means that every node is started by hand; leave out -H and --launcher")
     if node_rank >= num_nodes:
         raise UsageError(f"--node-rank {node_rank}: expected 0 to {num_nodes - 1}, for --num-nodes is {num_nodes}")
     from shoal.launch.hands import digest, parse_rendezvous

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.base.errors import DONE, UsageError
-from shoal.cli.hosts_option import by_hand, come, host_options, launcher_for, reach_of
+from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
 
 if TYPE_CHECKING:
     from shoal.base.run import Run, RunLock
@@ -40,12 +40,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, help="Start anew so often after a failure.")
 @click.option("--silence", type=click.FloatRange(min=3), default=30.0, show_default=True, metavar="SECONDS",
               help="A host that says nothing for so long is lost.")  # fmt: skip
-@click.option(
-    "--node-rank", type=click.IntRange(min=0), metavar="K", help="Started by hand on each node: this is node K."
-)
-@click.option("--num-nodes", type=click.IntRange(min=2), metavar="N", help="… of N.")
-@click.option("--rendezvous", metavar="HOST:PORT", help="… and node 0 waits for the others there.")
-@click.option("--secret-file", metavar="FILE", help="The same secret on all nodes. [default: SHOAL_SECRET_FILE]")
+@hand_options
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 def command(
     argv: tuple[str, ...],
@@ -84,9 +79,7 @@ def command(
     from shoal.launch.job import Job, Role
     from shoal.launch.place import room
 
-    hands = by_hand(node_rank, num_nodes, rendezvous, secret_file, argv)
-    if hands and (hosts or hostfile or ips or launcher):
-        raise UsageError("--node-rank means that every node is started by hand; leave out -H and --launcher")
+    hands = by_hand(node_rank, num_nodes, rendezvous, secret_file, argv, (hosts, hostfile, ips, launcher))
     if hands and node_rank and not dry_run:
         return come(hands, node_rank)
     chosen = () if hands else choose_hosts(hosts, hostfile, ips, os.environ)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError
-from shoal.cli.hosts_option import host_options, launcher_for, reach_of
+from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
 
 if TYPE_CHECKING:
     from shoal.base.run import Run
@@ -65,6 +65,7 @@ class Workers(click.ParamType):
               help="Go on from the newest checkpoint so often after failures. [default: 0; with A:B 3]")  # fmt: skip
 @click.option("--silence", type=click.FloatRange(min=3), default=30.0, show_default=True, metavar="SECONDS",
               help="A host, or this command, that says nothing for so long is lost.")  # fmt: skip
+@hand_options
 @click.option("--devices", metavar="0,1", help="CUDA devices to use here.")
 @click.option("--ports", metavar="A-B", help="Ports that Shoal may listen on. [default: any free one]")
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
@@ -88,6 +89,10 @@ def command(
     sync_dst_dir: Path | None,
     max_restarts: int | None,
     silence: float,
+    node_rank: int | None,
+    num_nodes: int | None,
+    rendezvous: str | None,
+    secret_file: str | None,
     devices: str | None,
     ports: str | None,
     dry_run: bool,
@@ -102,6 +107,10 @@ def command(
     from shoal.recipe.find import find
 
     find(recipe)  # an unknown name is told before anything heavier is imported
+    words = [Path(recipe).name, *overrides]
+    hands = by_hand(node_rank, num_nodes, rendezvous, secret_file, words, (hosts, hostfile, ips, launcher))
+    if hands and node_rank and not dry_run:
+        return come(hands, node_rank)
     from shoal.recipe.load import load
 
     if seed is not None:
@@ -117,11 +126,11 @@ def command(
         raise UsageError(
             f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n, -H and --launcher"
         )
-    chosen, source = ((), None) if world else _hosts(hosts, hostfile, ips)
+    chosen, source = ((), None) if world or hands else _hosts(hosts, hostfile, ips)
     if world:
         least = count = world.num_ranks
     else:
-        least, count = workers or (_workers(loaded, chosen, nproc_per_node),) * 2
+        least, count = workers or (_workers(loaded, chosen, nproc_per_node, num_nodes),) * 2
     _check(loaded, count)
     if least < count:
         _check_elastic(loaded, least, count)
@@ -133,12 +142,13 @@ def command(
     from shoal.cli.launch import variables
     from shoal.launch.job import Job
 
-    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option))
+    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands)
     restarts = max_restarts if max_restarts is not None else 3 if least < count else 0
+    plain = not hands and all(host.is_here for host in chosen)
     while True:
         run = Run(folder) if folder else Run.named_after(loaded.name)
         job = Job(
-            (_role(loaded, run, count, resume, chosen, python or sys.executable),),
+            (_role(loaded, run, count, resume, plain, python or sys.executable),),
             run.folder,
             _ports(ports),
             chosen,
@@ -163,7 +173,7 @@ def command(
     try:
         _prepare(loaded, run, resume, allow)
         run.plan.write_text(plan.text())
-        if count == 1 and launcher is None and all(host.is_here for host in chosen) and not restarts:
+        if count == 1 and launcher is None and plain and not restarts:
             code = _alone(loaded, run, resume)
         else:
             outcome = starter.start(plan).wait()
@@ -185,10 +195,12 @@ def _hosts(hosts: str | None, hostfile: str | None, ips: str | None) -> tuple[tu
     return chosen, Path(named) if named else None
 
 
-def _workers(loaded: Loaded, hosts: tuple[Host, ...], nproc_per_node: int | None) -> int:
+def _workers(loaded: Loaded, hosts: tuple[Host, ...], nproc_per_node: int | None, num_nodes: int | None = None) -> int:
     """As many as the hosts take; where nobody says how many that is, one per host."""
     from shoal.launch.place import room
 
+    if num_nodes is not None:
+        return num_nodes * (nproc_per_node or 1)
     if not hosts and nproc_per_node is None:
         return _workers_here(loaded)
     return room(hosts, nproc_per_node) or len(hosts)
@@ -230,13 +242,12 @@ def _again(workers: tuple[int, int] | None, *named: str | None) -> list[str]:
     return words
 
 
-def _role(loaded: Loaded, run: Run, count: int, resume: str, hosts: tuple[Host, ...], python: str) -> Role:
-    """What every worker does."""
+def _role(loaded: Loaded, run: Run, count: int, resume: str, plain: bool, python: str) -> Role:
+    """What every worker does. `plain`: on this host only."""
     from shoal.cli import BEGAN
     from shoal.launch.job import Role
 
-    away = any(not host.is_here for host in hosts)  # where the working directory may be another
-    folder = run.folder.absolute() if away else run.folder
+    folder = run.folder if plain else run.folder.absolute()  # elsewhere the working directory may be another
     argv = [python, "-m", "shoal", "worker", "--run", str(folder), "--name", loaded.name]
     argv += ["--resume", resume] if resume != "auto" else []
     return Role("worker", count, tuple(argv), {"SHOAL_BEGAN": f"{BEGAN:.3f}"})
