@@ -238,7 +238,9 @@ def _take_number() -> int:
     for number in range(256):
         made = subprocess.run(["ip", "link", "add", _bridge(number), "type", "bridge"], capture_output=True, text=True)
         if made.returncode == 0:
-            _ip("link", "set", _bridge(number), "address", f"02:93:{number:02x}:00:00:01")  # else an unplugged host changes it
+            _ip(
+                "link", "set", _bridge(number), "address", f"02:93:{number:02x}:00:00:01"
+            )  # else an unplugged host changes it
             _ip("link", "set", _bridge(number), "type", "bridge", "forward_delay", "0")
             _ip("addr", "add", f"{NET}.{number}.254/24", "dev", _bridge(number))
             _ip("link", "set", _bridge(number), "up")
