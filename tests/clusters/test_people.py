@@ -95,6 +95,23 @@ def test_ps_and_stop_where_the_launcher_is_gone(hosts: Hosts, job: str, tmp_path
             os.kill(pid, signal.SIGKILL)
 
 
+def test_stop_while_the_launcher_is_alive(hosts: Hosts, tmp_path: Path) -> None:
+    """It is asked to stop its job, which then ends in good order on all hosts."""
+    code = "import time; print('up', flush=True); time.sleep(100)"
+    argv = [sys.executable, "-m", "shoal", "launch", "-H", "host1,host2", "--ssh-config", str(hosts.ssh_config)]
+    argv += ["--log-dir", str(tmp_path / "run"), "--", sys.executable, "-c", code]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stderr
+        while "up" not in (line := launcher.stderr.readline()):
+            assert line
+        rows = [line.split() for line in shoal(hosts, "ps").stdout.splitlines() if str(tmp_path) in line]
+        assert [(row[1], row[2]) for row in rows if row[2] == "worker"] == [("host1", "worker"), ("host2", "worker")]
+        done = shoal(hosts, "stop", str(tmp_path / "run"))
+        assert done.returncode == 0 and done.stderr == ""
+        assert launcher.wait(20) == 75
+    assert str(tmp_path) not in shoal(hosts, "ps").stdout
+
+
 def test_a_host_that_is_cut_off_is_told_and_the_others_are_stopped(hosts: Hosts, job: str, tmp_path: Path) -> None:
     process = started(hosts, "host1", job, tmp_path)
     hosts.unplug("host2")

@@ -178,6 +178,16 @@ def test_dry_run_starts_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_hosts_of_the_old_cloud_template(tmp_path: Path) -> None:
+    (tmp_path / "workers").write_text("deeplearning-worker1\ndeeplearning-worker2\n")
+    template = {"DEEPLEARNING_WORKERS_PATH": str(tmp_path / "workers"), "DEEPLEARNING_WORKERS_COUNT": "2"}
+    done = launch(tmp_path, "--dry-run", "--", "true", DEEPLEARNING_WORKER_GPU_COUNT="2", **template)
+    assert done.returncode == 0 and "launcher: ssh\n" in done.stdout and "processes: 4\n" in done.stdout
+    assert "deeplearning-worker2 worker-3\n" in done.stdout
+    done = launch(tmp_path, "-n", "5", "--dry-run", "--", "true", DEEPLEARNING_WORKER_GPU_COUNT="2", **template)
+    assert done.returncode == 2 and "5 workers for 4 slots" in done.stderr
+
+
 def test_the_commands_own_options_are_its_own(tmp_path: Path) -> None:
     done = launch(
         tmp_path, "-n", "1", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])", "-n", "9", "--env"

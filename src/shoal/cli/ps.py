@@ -68,7 +68,7 @@ def _table(found: list[tuple[str, Tagged]]) -> str:
     """Job after job; within a job in the order of hosts."""
     rows = [("JOB", "HOST", "WHO", "PID", "STATE", "AGE", "RUN")]
     for host, process in sorted(found, key=lambda pair: pair[1].job):
-        who = process.name or _short(process.command)
+        who = process.name or ("agent" if process.command.endswith("-m shoal agent") else _short(process.command))
         rows.append((process.job, host, who, str(process.pid), process.state, age(process.started_s), process.run))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     return "\n".join(

@@ -43,11 +43,6 @@ class Unreachable(HandshakeError):
     """Nobody answers there; later, somebody may."""
 
 
-def make_secret() -> bytes:
-    """A fresh secret, as text that can be put into a file."""
-    return secrets.token_hex(32).encode()
-
-
 def read_secret(path: str | Path | None = None, env: Mapping[str, str] = os.environ) -> bytes:
     """The secret from a file that only its owner can read: `path`, else the one that SHOAL_SECRET_FILE names."""
     name = path or env.get(SECRET_FILE)
