@@ -528,6 +528,8 @@ class Head:
         while not all(node.is_quiet or node.lost for node in nodes) and time.monotonic() < limit:
             self._turn(limit)
         for node in nodes:
+            if not (node.is_quiet or node.lost):
+                self._lose(node, f"{node.name} did not say in time that all has ended there")
             for pid, state, name in node.stuck:
                 self._console.show(
                     f"{node.name}: process {pid} ({name}, state {state}) does not end: it hangs in the kernel"
