@@ -94,6 +94,26 @@ def test_other_code_on_a_host_is_refused_before_the_start(hosts: Hosts, tmp_path
         assert f"; rsync -a --delete {Path(package.__file__).parent}/ {host}:" in line
 
 
+def test_data_that_a_host_lacks_are_told_before_the_start(hosts: Hosts, tmp_path: Path) -> None:
+    """host2 has another file system where the data lie."""
+    data = tmp_path / "data" / "train" / "cat"
+    data.mkdir(parents=True)
+    for number in range(8):
+        (data / f"{number}.png").write_bytes(b"no image, but looked at only once the training has begun")
+    hosts.exec("host2", ["mount", "-t", "tmpfs", "none", str(tmp_path / "data")])
+    try:
+        argv = [sys.executable, "-m", "shoal", "train", "imagenet-resnet50", f"data.path={tmp_path}/data"]
+        argv += ["-H", "host1,host2", "--ssh-config", str(hosts.ssh_config), "--run", str(tmp_path / "run")]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    finally:
+        hosts.exec("host2", ["umount", str(tmp_path / "data")])
+    assert done.returncode == 1
+    assert (
+        f"host2: data: {tmp_path}/data: nothing readable there; rsync -a {tmp_path}/data host2:{tmp_path}/\n"
+    ) in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "run" / "logs" / "worker-0.log").exists()
+
+
 def test_hosts_that_cannot_be_used_are_all_named(hosts: Hosts, tmp_path: Path) -> None:
     done = launch(hosts, tmp_path, "-n", "2", "--python", "/usr/none/python", "--", "true")
     assert done.returncode == 1

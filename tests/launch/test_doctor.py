@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from shoal.cli import shoal
 from shoal.launch.doctor import Check, checks, peer_check, swift_checks
-from shoal.launch.facts import code_hash, facts, fingerprint, swift_facts, versions
+from shoal.launch.facts import code_hash, facts, fingerprint, sketch, swift_facts, versions
 from shoal.launch.hosts import Host
 from shoal.launch.interface import address_towards, choose_address
 
@@ -49,7 +49,7 @@ def judged(here: dict[str, Any] | None = None, workers: int = 4, **there: Any) -
 def test_a_host_like_this_one() -> None:
     found = judged()
     assert list(found) == [
-        "interpreter", "packages", "code", "clock", "interface", "/dev/shm", "GPUs", "open files",
+        "interpreter", "packages", "code", "clock", "/dev/shm", "open files", "interface", "GPUs",
     ]  # fmt: skip
     assert {check.verdict for check in found.values()} == {"ok"}
 
@@ -182,6 +182,23 @@ def test_the_fingerprint_is_of_what_is_held_not_of_where(tmp_path: Path) -> None
     single = fingerprint(tmp_path / "a" / "y")
     assert single and single["files"] == 1
     assert fingerprint(tmp_path / "none") is None
+
+
+def test_a_glance_sees_names_and_sizes(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place / "sub").mkdir(parents=True)
+        (tmp_path / place / "sub" / "x").write_bytes(b"x")
+        (tmp_path / place / "y").write_bytes(b"y")
+    one, two = sketch(tmp_path / "a"), sketch(tmp_path / "b")
+    assert one and two and one["hash"] == two["hash"]
+    (tmp_path / "b" / "sub" / "z").touch()
+    two = sketch(tmp_path / "b")
+    assert two and two["hash"] != one["hash"]
+    (tmp_path / "empty").mkdir()
+    assert sketch(tmp_path / "empty") is None and sketch(tmp_path / "none") is None
+    assert sketch(tmp_path / "a" / "y") == fingerprint(tmp_path / "a" / "y")
+    told = swift_facts(str(tmp_path / "a"))
+    assert told["data"] == {**one, "path": str(tmp_path / "a")}
 
 
 def test_ports_that_are_taken_are_not_free() -> None:

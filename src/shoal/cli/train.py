@@ -157,6 +157,7 @@ def command(
             id=secrets.token_hex(8),
             env=variables(env),
             sync_dst_dir=sync_dst_dir,
+            data=getattr(loaded.recipe.data, "path", None),
             silence_s=silence,
             max_restarts=restarts,
             min_workers=least if least < count else None,

@@ -214,7 +214,7 @@ class Agent:
         if message["facts"]:
             from shoal.launch.facts import swift_facts
 
-            facts = swift_facts()
+            facts = swift_facts(os.path.join(self._workdir or "", message["data"]) if message["data"] else None)
         self._say("ready", shared=self._is_shared, facts=facts)
 
     def _listen(self, message: Message) -> None:

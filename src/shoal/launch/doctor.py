@@ -36,17 +36,14 @@ class Check:
 
 
 def swift_checks(host: Host, here: Facts, there: Facts, asked_at: float, answered_at: float) -> list[Check]:
-    """What is compared before every start: interpreter, package versions, code, clock. Pure.
+    """What is compared before every start: interpreter, package versions, code, clock, data, and limits. Pure.
 
     `here` and `there` are `facts.swift_facts` or more; `asked_at` and `answered_at` are this host's clock before the
     question and after the answer.
     """
-    return [
-        _interpreter(host, here, there),
-        _packages(host, here, there),
-        _code(host, here, there),
-        _clock(host, there, asked_at, answered_at),
-    ]
+    found = [_interpreter(host, here, there), _packages(host, here, there), _code(host, here, there)]
+    found += [_clock(host, there, asked_at, answered_at), _shm(host, there), _files(host, there)]
+    return found + ([_data(host, here, there)] if here["data_asked"] else [])
 
 
 def checks(
@@ -54,9 +51,8 @@ def checks(
 ) -> list[Check]:
     """All that `there`, the facts of one host, says beside those of this host. Pure."""
     found = swift_checks(host, here, there, asked_at, answered_at)
-    found += [_interface(host, there), _shm(host, there), _gpus(host, here, there), _files(host, there)]
+    found += [_interface(host, there), _gpus(host, here, there)]
     found += [_ports(host, there, workers)] if there["ports"] is not None or here["ports"] is not None else []
-    found += [_data(host, here, there)] if here["data_asked"] else []
     found += [_folder(host, there)] if there["folder"] is not None else []
     return found
 

@@ -21,10 +21,11 @@ PACKAGES = ("torch", "torchvision", "timm", "numpy", "msgspec", "safetensors")
 _SAMPLE = 1 << 20
 """Bytes from the beginning and from the end of a file that go into a fingerprint."""
 _MOST_FILES = 200_000
+_GLANCE = 5_000
 
 
-def swift_facts() -> dict[str, Any]:
-    """What is looked at before every start on other hosts: a few milliseconds."""
+def swift_facts(data: str | None = None) -> dict[str, Any]:
+    """What is looked at before every start on other hosts, in some milliseconds. `data`: what all must hold alike."""
     return {
         "host": socket.gethostname(),
         "python": platform.python_version(),
@@ -33,6 +34,9 @@ def swift_facts() -> dict[str, Any]:
         "code": code_hash(),
         "package": str(Path(shoal.__file__).parent),
         "packages": versions(PACKAGES),
+        "shm": _space("/dev/shm"),
+        "files": list(resource.getrlimit(resource.RLIMIT_NOFILE)),
+        "data": None if data is None else sketch(Path(data)),
         "time": time.time(),
     }
 
@@ -43,8 +47,6 @@ def facts(*, data: str | None = None, folder: str | None = None, ports: range | 
     return {
         **swift_facts(),
         "cores": cores(),
-        "shm": _space("/dev/shm"),
-        "files": list(resource.getrlimit(resource.RLIMIT_NOFILE)),
         "gpus": _gpus(),
         "ports": None if ports is None else _free_ports(ports),
         "data": None if data is None else fingerprint(Path(data)),
@@ -101,6 +103,24 @@ def fingerprint(path: Path) -> dict[str, Any] | None:
         except OSError:
             return None
         total, count = total + size, count + 1
+    return {"path": str(path), "files": count, "bytes": total, "hash": digest.hexdigest()[:12]} if count else None
+
+
+def sketch(path: Path) -> dict[str, Any] | None:
+    """As `fingerprint`, at a glance: of a folder the names in it, the sizes of its files and the first names in its
+    folders. None where there is nothing, or nothing readable."""
+    if path.is_file():
+        return fingerprint(path)
+    digest, total, count = hashlib.sha256(), 0, 0
+    try:
+        with os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name)[:_GLANCE]:
+                below = sorted(os.listdir(entry.path))[:_GLANCE] if entry.is_dir() else []
+                size = 0 if entry.is_dir() else entry.stat().st_size
+                digest.update(f"{entry.name} {size} {below}\n".encode(errors="surrogateescape"))
+                total, count = total + size, count + max(1, len(below))
+    except OSError:
+        return None
     return {"path": str(path), "files": count, "bytes": total, "hash": digest.hexdigest()[:12]} if count else None
 
 

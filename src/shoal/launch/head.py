@@ -32,6 +32,7 @@ from shoal.launch.plan import plan_of
 from shoal.launch.regroup import regroup
 from shoal.launch.report import Report
 from shoal.launch.signals import Signals
+from shoal.launch.sync import Carrier
 from shoal.launch.tagged import kill_tagged
 from shoal.launch.warden import UNKILLABLE_S
 
@@ -55,8 +56,12 @@ class Head:
     SIGTERM), each once; a second SIGINT kills everything. When `wait` returns or raises, nothing is left of the job.
     """
 
-    def __init__(self, plan: Plan, connect: Connect, *, console: TextIO | None = None) -> None:
-        """`console`: where lines for people go (stderr)."""
+    def __init__(
+        self, plan: Plan, connect: Connect, *, console: TextIO | None = None, carrier: Carrier | None = None
+    ) -> None:
+        """`console`: where lines for people go (stderr). `carrier`: copies a run folder that worker 0's host does not
+        share with this one."""
+        self._carrier = carrier
         job = plan.job if plan.job.id else replace(plan.job, id=secrets.token_hex(8))
         self._plan = self._first = replace(plan, job=job)
         self._job = job
@@ -176,6 +181,7 @@ class Head:
             marker=None if local else str(self._marker()),
             files=files,
             facts=not local,
+            data=job.data,
             pulses=job.worlds == "shoal",
             hang_s=job.hang_s,
         )
@@ -185,10 +191,14 @@ class Head:
         from shoal.launch.doctor import swift_checks
         from shoal.launch.facts import swift_facts
 
-        self._facts = self._facts or swift_facts()
-        is_ours = self._job.worlds == "shoal"  # other programs may use none of those packages
+        if self._facts is None:
+            data = os.path.abspath(self._job.data) if self._job.data else None
+            self._facts = swift_facts(data)
+            self._facts["data_asked"] = data if self._facts["data"] else None  # this host need not have them
+        is_ours = self._job.worlds == "shoal"
+        fatal = ("interpreter", "packages", "code", "data") if is_ours else ("code",)  # others may need none of those
         for check in swift_checks(node.host, self._facts, facts, node.greeted_at, time.time()):
-            if check.verdict == "fault" and (is_ours or check.name == "code"):
+            if check.verdict == "fault" and check.name in fatal:
                 self._lose(node, check.line())
             elif check.verdict != "ok":
                 self._console.show(f"WARNING: {check.line()}")
@@ -212,6 +222,7 @@ class Head:
         self._hangs.forget()
         nodes = [self._nodes[host.text] for host in plan.hosts]
         several = len(nodes) > 1
+        self._carry(back=False)
         self._endings = {command.name: self._ending(command, several) for command in plan.commands}
         self._where = {command.name: command.host for command in plan.commands}
         self._logs = {command.name: Path(os.path.abspath(command.log)) for command in plan.commands}
@@ -463,6 +474,7 @@ class Head:
         if not (again and self._verdict().exit_code == FAILED):
             return False
         self._kill()
+        self._carry(back=True)
         lines = self._verdict().lines
         while self._generation < self._job.max_restarts and self._ordered is None:
             self._generation += 1
@@ -512,6 +524,28 @@ class Head:
         except UsageError as error:
             self._console.show(f"WARNING: no new hosts: {error}")
             return ()
+
+    def _carry(self, *, back: bool) -> None:
+        """Where worker 0's host does not share the run folder: brings it there before a start, and back after it."""
+        leader = next((command for command in self._plan.commands if command.leads), None)
+        node = self._nodes.get(leader.host) if leader else None
+        if self._carrier is None or node is None or node.is_shared or node.lost or self._job.worlds != "shoal":
+            return
+        folder = Path(os.path.abspath(self._job.run))
+        if not back and not Run(folder).steps_saved():
+            return
+        if not self._carrier.fits():
+            self._console.show(f"WARNING: no `rsync` here, so the run stays on {node.name}: {folder}")
+            return
+        copy = (self._carrier.fetch if back else self._carrier.push)(node.host, folder)
+        while copy.poll() is None and self._urgent < 2:
+            self._turn(time.monotonic() + 0.05)
+        if copy.poll() is None:
+            copy.kill()
+            copy.wait()
+        elif copy.returncode:
+            what = f"the run stays on {node.name}" if back else f"the run's checkpoints did not get to {node.name}"
+            self._console.show(f"WARNING: {what}: {folder} ({self._carrier.why(node.host, copy)})")
 
     # The verdict, and the end
 

@@ -48,6 +48,8 @@ class Job:
     """Where processes start; None: this process's working directory, on every host."""
     sync_dst_dir: Path | None = None
     """Where the working directory is copied to on other hosts before the start; None: it is not."""
+    data: str | None = None
+    """A file or folder that all hosts must hold alike, looked at before a start on others; None: nobody looks."""
     silence_s: float = 30.0
     """A host, or a launcher, that says nothing for so long is lost, and everything below it ends."""
     hang_s: float | None = 60.0
