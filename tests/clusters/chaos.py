@@ -347,7 +347,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _state(pid: int) -> str:
-    return _stat(pid)[0] if _stat(pid) else ""
+    return (_stat(pid) or [""])[0]
 
 
 def _lives(pid: int) -> bool:

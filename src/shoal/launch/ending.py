@@ -132,8 +132,9 @@ def failures(endings: Iterable[Ending]) -> list[Ending]:
 def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcome:
     """How the job ended. `ordered` is the outcome if somebody had the agent kill what still ran."""
     killed = [ending.name for ending in endings if ending.killed]
-    if ordered and killed:
-        return Outcome(ordered.exit_code, (*ordered.lines, f"killed by the agent: {', '.join(killed)}"))
+    if ordered and (killed or not endings or any(ending.code is None for ending in endings)):
+        lines = (f"killed by the agent: {', '.join(killed)}",) if killed else ()
+        return Outcome(ordered.exit_code, (*ordered.lines, *lines))
     failed = failures(endings)
     if failed:
         # A victim often reports before the death of its peer is noticed here, so its own word counts before the clock.

@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d
 
 from shoal.base.errors import ShoalError, first_line
 from shoal.base.world import World
+from shoal.launch.meeting import check_neighbour
 
 _MOST_NAMED = 8
 """Missing ranks that a message names."""
@@ -133,7 +134,7 @@ def join(
     *,
     listen_fd: int | None = None,
     wait_s: float = 120.0,
-    connect_s: float = 25.0,
+    connect_s: float = 20.0,
     limit_s: float = 1800.0,
 ) -> Gang:
     """The gang of `world`; Alone when there is none or it has one rank.
@@ -157,6 +158,8 @@ def join(
             multi_tenant=True,
         )
         absent = _meet(store, world, wait_s)
+        if not absent and device.type == "cpu":
+            check_neighbour(store, world, connect_s / 2)
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise ShoalError(
             f"rank {world.rank} of {world.num_ranks}: no gang at {world.rendezvous} within {wait_s:.0f} s "
