@@ -43,6 +43,8 @@ def test_a_plain_torch_distributed_script(hosts: Hosts, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(TORCH)
     done = launch(hosts, tmp_path, "-n", "3", "--", sys.executable, "script.py", OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
+    assert f"workers meet at {hosts.address('host1')}:" in done.stderr
+    assert ": eth0 of host1, by which it was reached\n" in done.stderr
     told = [log(tmp_path, f"worker-{rank}") for rank in range(3)]
     for rank, (host, local, size) in enumerate([("host1", 0, 2), ("host1", 1, 2), ("host2", 0, 1)]):
         world = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": str(int(host[-1]) - 1)}
@@ -59,6 +61,34 @@ def test_roles_as_mxnets_find_each_other(hosts: Hosts, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "worker 1 pulled [11, 11]" in log(tmp_path, "worker-1")
     assert "all done" in log(tmp_path, "scheduler-0")
+
+
+def test_by_hand_on_each_host(hosts: Hosts, tmp_path: Path) -> None:
+    """Node 0 listens on its address in the hosts' network; the other reaches it there, and no ssh is needed."""
+    (tmp_path / "script.py").write_text(TORCH)
+    (tmp_path / "secret").write_text("0123456789abcdef0123456789abcdef")
+    (tmp_path / "secret").chmod(0o600)
+    argv = [
+        sys.executable,
+        "-m",
+        "shoal",
+        "launch",
+        "--num-nodes",
+        "2",
+        "--rendezvous",
+        f"{hosts.address('host1')}:29500",
+    ]
+    argv += ["--secret-file", str(tmp_path / "secret"), "--log-dir", str(tmp_path / "run"), "--node-rank"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = ["--", sys.executable, str(tmp_path / "script.py")]
+    nodes = [
+        subprocess.Popen(hosts.argv(name, [*argv, str(node), *command]), env=env, stderr=subprocess.PIPE, text=True)
+        for node, name in ((1, "host2"), (0, "host1"))
+    ]
+    told = [node.communicate(timeout=120)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], told
+    assert "rank 1 on host2: sum 3 " in log(tmp_path, "worker-1")
+    assert f"workers meet at {hosts.address('host1')}:" in told[1] and ": eth0 of node-0, on the way" in told[1]
 
 
 def test_the_first_to_fail_is_named_with_its_host(hosts: Hosts, tmp_path: Path) -> None:

@@ -230,7 +230,8 @@ class Agent:
             text = str(error) if isinstance(error, ShoalError) else f"cannot listen on {address}: {error.strerror}"
             self._say("fault", text=text, usage=isinstance(error, UsageError))
             return
-        self._say("listening", ports={name: held.getsockname()[1] for name, held in self._held.items()})
+        ports = {name: held.getsockname()[1] for name, held in self._held.items()}
+        self._say("listening", ports=ports, interface=interface_of(address))
 
     def _start(self, message: Message) -> None:
         values: Mapping[str, str] = message["values"]

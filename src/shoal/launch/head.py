@@ -235,6 +235,8 @@ class Head:
             address = values[f"address:{number}"]
             for command in commands:
                 self._endings[command.name].started = True
+                if not node.is_shared:
+                    self._open_log(command.name)
             node.start(commands, logs, values, generation=self._generation, address=address)
         self._until(lambda: all(node.has_started or node.lost for node in nodes), START_S)
         self._all_well([node for node in nodes if not node.lost], lambda node: node.has_started)
@@ -258,6 +260,12 @@ class Head:
         self._all_well([node for node, *_ in asked], lambda node: node.ports)
         ports = {name: port for node, *_ in asked for name, port in node.ports.items()}
         host, port = addresses[leader], ports.pop("rendezvous")
+        if len(nodes) > 1 and not self._generation:
+            first = nodes[leader]
+            why = "on the way to the others" if first.line.is_local else "by which it was reached"
+            self._console.show(
+                f"workers meet at {host}:{port}: {first.interface or 'an address'} of {first.name}, {why}"
+            )
         return {
             "rendezvous": f"{host}:{port}",
             "rendezvous_host": host,
@@ -357,7 +365,7 @@ class Head:
             if message["facts"]:
                 self._compare(node, message["facts"])
         elif what == "listening":
-            node.ports = message["ports"]
+            node.ports, node.interface = message["ports"], message["interface"]
         elif what == "started":
             node.has_started, node.pids = True, message["pids"]
             for absent in set(self._names_on(node)) - node.pids.keys():
@@ -395,10 +403,17 @@ class Head:
         ending.cause = message["cause"] or ""
         ending.ended(message["status"], message["time"] - node.skew_s)
 
+    def _open_log(self, name: str) -> None:
+        path = self._logs[name]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("ab").close()
+        except OSError as error:
+            raise ShoalError(f"log {path}: cannot be opened ({error.strerror})") from None
+
     def _append(self, name: str, data: bytes) -> None:
         """A piece of the log of a process on a host that does not see the run folder."""
         try:
-            self._logs[name].parent.mkdir(parents=True, exist_ok=True)
             with open(self._logs[name], "ab") as file:
                 file.write(data)
         except OSError:
@@ -576,6 +591,7 @@ class Head:
                 return
             self._over = True
         self._kill()
+        self._carry(back=True)
         has_begun = any(ending.started for ending in self._endings.values())
         code = self._verdict().exit_code if has_begun and not self._fault else FAILED
         for node in self._nodes.values():

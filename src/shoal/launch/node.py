@@ -34,6 +34,8 @@ class Node:
         """How far its clock is ahead."""
         self.is_shared = True
         """Whether it sees the launcher's run folder."""
+        self.interface = ""
+        """That of the address where it listens."""
         self.ports: dict[str, int] = {}
         """Those it took for the job."""
         self.pids: dict[str, int | None] = {}
