@@ -13,6 +13,7 @@ import click
 
 from shoal.base.errors import DONE, UsageError
 from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
+from shoal.cli.seconds import Seconds
 
 if TYPE_CHECKING:
     from shoal.base.run import Run, RunLock
@@ -38,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
               help="Copy the working directory there on the other hosts first, and start in it.")  # fmt: skip
 @click.option("--ports", metavar="A-B", help="Ports to choose from. [default: any free one]")
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, help="Start anew so often after a failure.")
-@click.option("--silence", type=click.FloatRange(min=3), default=30.0, show_default=True, metavar="SECONDS",
+@click.option("--silence", type=Seconds(3), default="30s", show_default=True, metavar="TIME",
               help="A host that says nothing for so long is lost.")  # fmt: skip
 @hand_options
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")

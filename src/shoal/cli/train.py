@@ -14,6 +14,7 @@ import click
 
 from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError
 from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
+from shoal.cli.seconds import Seconds
 
 if TYPE_CHECKING:
     from shoal.base.run import Run
@@ -63,8 +64,10 @@ class Workers(click.ParamType):
               help="Copy the working directory there on the other hosts first, and start in it.")  # fmt: skip
 @click.option("--max-restarts", type=click.IntRange(min=0), metavar="M",
               help="Go on from the newest checkpoint so often after failures. [default: 0; with A:B 3]")  # fmt: skip
-@click.option("--silence", type=click.FloatRange(min=3), default=30.0, show_default=True, metavar="SECONDS",
+@click.option("--silence", type=Seconds(3), default="30s", show_default=True, metavar="TIME",
               help="A host, or this command, that says nothing for so long is lost.")  # fmt: skip
+@click.option("--hang", type=Seconds(1, may_be_off=True), default="60s", show_default=True, metavar="TIME|off",
+              help="Without progress for so long, the worker that holds up the others has failed.")  # fmt: skip
 @hand_options
 @click.option("--devices", metavar="0,1", help="CUDA devices to use here.")
 @click.option("--ports", metavar="A-B", help="Ports that Shoal may listen on. [default: any free one]")
@@ -89,6 +92,7 @@ def command(
     sync_dst_dir: Path | None,
     max_restarts: int | None,
     silence: float,
+    hang: float | None,
     node_rank: int | None,
     num_nodes: int | None,
     rendezvous: str | None,
@@ -159,6 +163,7 @@ def command(
             sync_dst_dir=sync_dst_dir,
             data=getattr(loaded.recipe.data, "path", None),
             silence_s=silence,
+            hang_s=hang,
             max_restarts=restarts,
             min_workers=least if least < count else None,
         )
