@@ -1,4 +1,4 @@
-"""Sync: the working directory, copied to other hosts before a start."""
+"""Sync: folders copied between hosts: the working directory before a start, a run folder that is not shared."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from shoal.launch.reach import Reach
 
 LEFT_OUT = ("/runs/", "/.git/", "__pycache__/")
 """What stays here, as rsync's --exclude."""
+OWN = ("/logs/", "/.lock", "/.job-*", "/plan.txt", "/recipe.yaml")
+"""What every run folder has of its own."""
 LIMIT_S = 600.0
 
 
@@ -42,15 +44,48 @@ def sync(hosts: Sequence[Host], folder: Path, reach: Reach) -> None:
         raise ShoalError("\n".join(faults))
 
 
+class Carrier:
+    """Copies a run folder, logs left out, between this host and the one where worker 0 writes it."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+
+    def fits(self) -> bool:
+        return shutil.which("rsync") is not None
+
+    def fetch(self, host: Host, folder: Path) -> subprocess.Popen[str]:
+        """Starts to copy the folder from there to here."""
+        return _rsync(host, self._reach, OWN, f"{_name(host)}:{folder}/", f"{folder}/")
+
+    def push(self, host: Host, folder: Path) -> subprocess.Popen[str]:
+        """Starts to copy the folder from here to there."""
+        return _rsync(host, self._reach, OWN, f"{folder}/", f"{_name(host)}:{folder}/")
+
+    def why(self, host: Host, copy: subprocess.Popen[str]) -> str:
+        """Why a copy failed, in one line."""
+        assert copy.stderr
+        return _reason(host, copy.returncode, copy.stderr.read(), self._reach)
+
+
 def _start(host: Host, folder: Path, reach: Reach) -> subprocess.Popen[str]:
+    return _rsync(host, reach, LEFT_OUT, f"{os.getcwd()}/", f"{_name(host)}:{folder}/")
+
+
+def _rsync(host: Host, reach: Reach, left_out: Sequence[str], *words: str) -> subprocess.Popen[str]:
     ssh = reach.argv(host, ("true",))
     rsh = shlex.join(ssh[: ssh.index("--")])
-    name = f"[{host.name}]" if ":" in host.name else host.name
-    argv = ["rsync", "-a", *(f"--exclude={name}" for name in LEFT_OUT), f"--rsh={rsh}", "--"]
-    argv += [f"{os.getcwd()}/", f"{name}:{folder}/"]
     return subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+        ["rsync", "-a", *(f"--exclude={name}" for name in left_out), f"--rsh={rsh}", "--", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
     )
+
+
+def _name(host: Host) -> str:
+    return f"[{host.name}]" if ":" in host.name else host.name
 
 
 def _reason(host: Host, code: int, said: str, reach: Reach) -> str:

@@ -16,7 +16,7 @@ from shoal.launch.launchers.local import local_line
 from shoal.launch.line import Line, Program
 from shoal.launch.plan import plan_of
 from shoal.launch.reach import Reach
-from shoal.launch.sync import sync
+from shoal.launch.sync import Carrier, sync
 
 
 class Ssh(Launcher, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Ssh(Launcher, frozen=True, kw_only=True):
             reason = lambda code, said: reach.reason(host, code, said)  # noqa: E731
             return Program(_agent(host, plan, reach), dict(os.environ), reason)
 
-        return Head(plan, connect).start()
+        return Head(plan, connect, carrier=Carrier(reach)).start()
 
     @property
     def _reach(self) -> Reach:
