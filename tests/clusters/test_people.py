@@ -119,3 +119,18 @@ def test_a_host_that_is_cut_off_is_told_and_the_others_are_stopped(hosts: Hosts,
     assert done.returncode == 1 and done.stdout == f"host1: job {job} ({tmp_path}): 1 ended\n"
     assert done.stderr.startswith("shoal: host2: ") and done.stderr.count("\n") == 1
     assert process.wait(5) != 0
+
+
+def test_a_login_shell_that_talks(hosts: Hosts, job: str, tmp_path: Path) -> None:
+    """What its start-up files print is no answer, and does not hide one."""
+    process = started(hosts, "host1", job, tmp_path)
+
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "Welcome to the moon"\necho\nexec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    done = shoal(hosts, "ps", "--python", str(tmp_path / "python"))
+    assert done.returncode == 0 and job in done.stdout and "moon" not in done.stdout
+    done = shoal(hosts, "doctor", "--python", str(tmp_path / "python"))
+    assert done.returncode == 0, done.stdout
+    done = shoal(hosts, "stop", job, "--python", str(tmp_path / "python"))
+    assert done.stdout == f"host1: job {job} ({tmp_path}): 1 ended\n"
+    assert process.wait(5) != 0

@@ -21,7 +21,8 @@ REACH = Reach(python=PYTHON, workdir="/work/my code")
 def test_the_command() -> None:
     reach = Reach(config="/c", options=("IdentityFile=/k",), connect_s=5, python=PYTHON, workdir="/work/my code")
     assert reach.shoal(Host("node1", user="u", port=2222), "ps", "--json") == (
-        "ssh", "-T", "-x", "-a", "-F", "/c", "-o", "IdentityFile=/k", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
+        "ssh", "-T", "-x", "-a", "-F", "/c", "-o", "IdentityFile=/k", "-o", "BatchMode=yes", "-o", "ControlMaster=no",
+        "-o", "ConnectTimeout=5",
         "-p", "2222", "-l", "u", "--", "node1",
         "cd '/work/my code' && exec /opt/env/bin/python -m shoal ps --json",
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,7 +42,7 @@ def command(
         reach = reach_of(python, ssh_config, ssh_option)
         for answer in ask(asked, ["ps", "--json"], reach):
             if answer.ok:
-                found += [(answer.host.text, _parsed(line)) for line in answer.stdout.splitlines()]
+                found += [(answer.host.text, _read(said)) for said in answer.messages()]
             else:
                 failed = True
                 print(f"shoal: {reach.reason(answer.host, answer.code, answer.stderr)}", file=sys.stderr)
@@ -56,12 +56,10 @@ def command(
     return FAILED if failed else DONE
 
 
-def _parsed(line: str) -> Tagged:
+def _read(said: dict[str, Any]) -> Tagged:
     from shoal.launch.tagged import Tagged
 
-    said = json.loads(line)
-    said.pop("host", None)
-    return Tagged(**said)
+    return Tagged(**{key: value for key, value in said.items() if key != "host"})
 
 
 def _table(found: list[tuple[str, Tagged]]) -> str:

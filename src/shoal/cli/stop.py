@@ -78,9 +78,9 @@ def _stop(asked: tuple[Host, ...], run: str | None, grace: float, reach) -> tupl
 
         words = ["stop", *([run] if run else ["--all-mine"]), "--json", "--grace", f"{grace:g}"]
         for answer in ask(others, words, reach, limit_s=grace + 30):
-            if answer.code == DONE or (answer.code == FAILED and answer.stdout):
-                for line in answer.stdout.splitlines():
-                    said = json.loads(line)
+            messages = answer.messages()
+            if answer.code == DONE or (answer.code == FAILED and messages):
+                for said in messages:
                     said.pop("host")
                     found.append((answer.host.text, Stopped(**{**said, "survivors": tuple(said["survivors"])})))
             elif not (answer.code == 2 and "no run folder" in answer.stderr):  # without a shared file system

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from shoal.launch.facts import facts
 from shoal.launch.hosts import Host
 from shoal.launch.interface import choose_address
-from shoal.launch.reach import Reach
+from shoal.launch.reach import Reach, parsed
 
 _LONGEST = 1 << 20
 """Characters of a line."""
@@ -76,12 +76,10 @@ def probe(hosts: Sequence[Host], wants: dict[str, Any], reach: Reach, *, limit_s
             told.wait()
             tried.wait()
             return
-        late = threading.Event()
-        alarm = threading.Timer(limit_s, lambda: (late.set(), process.kill()))
-        alarm.start()
+        is_late = False
         assert process.stdin and process.stdout and process.stderr
         try:
-            probed.facts = _ask(process, asked)
+            probed.facts, is_late = _ask(process, asked, limit_s)
             probed.answered_at = time.time()
             told.wait()
             others = [
@@ -89,10 +87,17 @@ def probe(hosts: Sequence[Host], wants: dict[str, Any], reach: Reach, *, limit_s
                 for other in found
                 if other is not probed and other.facts
             ]
-            probed.tried = [tuple(one) for one in (_ask(process, others) or [])] if probed.facts else []
+            if probed.facts:
+                reached, _ = _ask(process, others, limit_s)
+                if reached is None:
+                    reached = [(name, f"{address}:{port}", "not tried in time") for name, address, port in others]
+                probed.tried = [tuple(one) for one in reached]
             tried.wait()
+        except BaseException:
+            told.abort()
+            tried.abort()
+            raise
         finally:
-            alarm.cancel()
             try:
                 process.stdin.close()
             except OSError:
@@ -101,22 +106,30 @@ def probe(hosts: Sequence[Host], wants: dict[str, Any], reach: Reach, *, limit_s
             process.stdout.close()
             code = process.wait()
         if probed.facts is None:
-            probed.reason = reach.reason(probed.host, None if late.is_set() else code, said)
+            probed.reason = reach.reason(probed.host, None if is_late else code, said)
 
     with ThreadPoolExecutor(max(1, len(hosts))) as pool:
         list(pool.map(one, found))
     return found
 
 
-def _ask(process: subprocess.Popen[str], question: Any) -> Any:
-    """The answer; None where the process went away."""
+def _ask(process: subprocess.Popen[str], question: Any, limit_s: float) -> tuple[Any, bool]:
+    """The answer, None where the process went away; and whether it was killed for taking too long."""
     assert process.stdin and process.stdout
+    late = threading.Event()
+    alarm = threading.Timer(limit_s, lambda: (late.set(), process.kill()))
+    alarm.start()
     try:
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
-        return json.loads(process.stdout.readline(_LONGEST))
-    except (OSError, ValueError):
-        return None
+        while line := process.stdout.readline(_LONGEST):
+            if isinstance(said := parsed(line), (dict, list)):  # a login shell may print something first
+                return said, False
+    except OSError:
+        pass
+    finally:
+        alarm.cancel()
+    return None, late.is_set()
 
 
 def _tell(sink: TextIO, message: Any) -> None:

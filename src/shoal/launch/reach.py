@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from shoal.launch.hosts import Host
 
@@ -42,7 +44,8 @@ class Reach:
             return tuple(argv)
         ssh = ["ssh", "-T", "-x", "-a"]
         ssh += ["-F", self.config] if self.config else []
-        for option in (*self.options, "BatchMode=yes", f"ConnectTimeout={self.connect_s}"):
+        # Not a master for later connections: it would go to the background and hold our pipes open.
+        for option in (*self.options, "BatchMode=yes", "ControlMaster=no", f"ConnectTimeout={self.connect_s}"):
             ssh += ["-o", option]
         ssh += ["-p", str(host.port)] if host.port is not None else []
         ssh += ["-l", host.user] if host.user is not None else []
@@ -113,6 +116,10 @@ class Answer:
     answered_at: float
     """Unix seconds."""
 
+    def messages(self) -> list[dict[str, Any]]:
+        """The JSON lines of its output; what a noisy login shell prints before them is left out."""
+        return [said for line in self.stdout.splitlines() if isinstance(said := parsed(line), dict)]
+
     @property
     def ok(self) -> bool:
         return self.code == 0
@@ -139,6 +146,14 @@ def ask(
 
     with ThreadPoolExecutor(min(64, max(1, len(hosts)))) as pool:
         return list(pool.map(one, hosts))
+
+
+def parsed(line: str) -> Any:
+    """A JSON line; None for any other."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def _words(host: Host, port: str = "-p") -> str:
