@@ -194,11 +194,9 @@ def command(
 
 def _hosts(hosts: str | None, hostfile: str | None, ips: str | None) -> tuple[tuple[Host, ...], Path | None]:
     """The hosts, and the file that they are read from."""
-    from shoal.launch.hosts import choose_hosts
+    from shoal.launch.hosts import choose_hosts, hostfile_among
 
-    chosen = choose_hosts(hosts, hostfile, ips, os.environ)
-    named = hostfile or (hosts if hosts is not None and Path(hosts).is_file() else None)
-    return chosen, Path(named) if named else None
+    return choose_hosts(hosts, hostfile, ips, os.environ), hostfile_among(hosts, hostfile)
 
 
 def _workers(loaded: Loaded, hosts: tuple[Host, ...], nproc_per_node: int | None, num_nodes: int | None = None) -> int:

@@ -69,7 +69,7 @@ def hostfile_among(hosts: str | None = None, hostfile: str | None = None) -> Pat
     """The file that a command line takes its hosts from: --hostfile, or -H where that names one."""
     if hostfile is not None:
         return Path(hostfile)
-    if hosts is not None and (Path(hosts).is_file() or ("/" in hosts and "," not in hosts)):
+    if hosts is not None and "," not in hosts and ("/" in hosts or Path(hosts).is_file()):
         return Path(hosts)
     return None
 
