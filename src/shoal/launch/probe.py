@@ -89,9 +89,8 @@ def probe(hosts: Sequence[Host], wants: dict[str, Any], reach: Reach, *, limit_s
             ]
             if probed.facts:
                 reached, _ = _ask(process, others, limit_s)
-                if reached is None:
-                    reached = [(name, f"{address}:{port}", "not tried in time") for name, address, port in others]
-                probed.tried = [tuple(one) for one in reached]
+                late = [(name, f"{address}:{port}", "not tried in time") for name, address, port in others]
+                probed.tried = [(name, place, why) for name, place, why in reached or late]
             tried.wait()
         except BaseException:
             told.abort()
