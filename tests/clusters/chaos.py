@@ -149,6 +149,8 @@ class Stage:
             began = time.monotonic()
             job.process.kill()
         spared = {job.process.pid} if case.event == ("launcher", "STOP") else set()
+        if spared and not self._left(job, spared):
+            job.process.kill()  # struck before it had anybody to leave behind
         limit = began + case.limit_s
         while (left := self._left(job, spared)) and time.monotonic() < limit:
             time.sleep(0.01)

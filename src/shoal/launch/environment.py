@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 _WORLD = re.compile(
     r"""
-    SHOAL_(ROLE|RANK|NUM_RANKS|RANK_OF_NODE|RANKS_PER_NODE|NODE|NUM_NODES|RENDEZVOUS|GENERATION|JOB|RUN|PULSE|STACKS|\w+_FD)$
+    SHOAL_(ROLE|RANK|NUM_RANKS|RANK_OF_NODE|RANKS_PER_NODE|NODE|NUM_NODES|RENDEZVOUS|GENERATION|JOB|RUN|SILENCE|\w+_FD)$
     | (LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$ | ROLE_NAME$ | MASTER_(ADDR|PORT)$ | TORCHELASTIC_
     | OMPI_COMM_WORLD_ | PMI_ | MPI_LOCAL(RANKID|NRANKS)$
     | SLURM_(PROCID|LOCALID|NODEID|STEP_ID)$
@@ -33,7 +33,7 @@ _TRAVELS = re.compile(
     re.VERBOSE,
 )
 """How programs are found, and how Python, its libraries, the GPUs and the network between hosts are set up."""
-_PLACEHOLDER = re.compile(r"\{(rendezvous|rendezvous_host|rendezvous_port|address:[0-9]+|port:[A-Za-z0-9_-]+)\}")
+_PLACEHOLDER = re.compile(r"\{(rendezvous|rendezvous_host|rendezvous_port|generation|address:[0-9]+|port:[A-Za-z0-9_-]+)\}")
 
 
 def travelling(env: Mapping[str, str], job: Mapping[str, str | None]) -> dict[str, str]:

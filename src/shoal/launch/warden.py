@@ -18,8 +18,8 @@ from shoal.launch.below import kill_below
 from shoal.launch.leash import adopt_orphans
 from shoal.launch.link import BEAT_S
 
-SILENCE_S = 30.0
-"""Until the agent says otherwise."""
+SILENCE, SILENCE_S = "SHOAL_SILENCE", 30.0
+"""The variable that holds the seconds until nobody there counts as lost; and those seconds where nobody set it."""
 HEED_S = 2.0
 """How long an agent may take to end once the link has."""
 UNKILLABLE_S = 5.0
@@ -35,7 +35,7 @@ class Tie:
         os.set_blocking(reads, False)
         os.set_blocking(writes, False)
         self._learns = learns
-        self.silence_s = SILENCE_S
+        self.silence_s = _told_silence_s()
         self.is_over = False
         self.heard_at = time.monotonic()
         self._beat_at = 0.0
@@ -70,6 +70,14 @@ class Tie:
         self.heard_at = time.monotonic()
         if self._learns:
             self.silence_s = float(data.split()[-1])
+
+
+def _told_silence_s() -> float:
+    """As the launcher gave it along, so that it holds before its first word."""
+    try:
+        return float(os.environ.get(SILENCE, ""))
+    except ValueError:
+        return SILENCE_S
 
 
 def end_warden(tie: Tie, warden: int) -> None:

@@ -13,6 +13,7 @@ from shoal.launch.job import Handle, Job, Plan
 from shoal.launch.launcher import Launcher
 from shoal.launch.line import Line, Program
 from shoal.launch.plan import plan_of
+from shoal.launch.warden import SILENCE
 
 
 class Local(Launcher, frozen=True, kw_only=True):
@@ -36,6 +37,7 @@ class Local(Launcher, frozen=True, kw_only=True):
 def local_line(host: Host, plan: Plan, terminal: int | None) -> Line:
     """The agent of this host, with this process's whole environment. `terminal`: for the first worker to draw on."""
     env = {**os.environ, "SHOAL_JOB": plan.job.id, "SHOAL_RUN": os.path.abspath(plan.job.run)}
+    env[SILENCE] = f"{plan.job.silence_s:g}"
     env.pop("SHOAL_CONSOLE_FD", None)
     if terminal is not None:
         env["SHOAL_CONSOLE_FD"] = str(terminal)

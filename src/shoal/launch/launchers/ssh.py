@@ -17,6 +17,7 @@ from shoal.launch.line import Line, Program
 from shoal.launch.plan import plan_of
 from shoal.launch.reach import Reach
 from shoal.launch.sync import Carrier, sync
+from shoal.launch.warden import SILENCE
 
 
 class Ssh(Launcher, frozen=True, kw_only=True):
@@ -63,4 +64,5 @@ class Ssh(Launcher, frozen=True, kw_only=True):
 def _agent(host: Host, plan: Plan, reach: Reach) -> tuple[str, ...]:
     """The command here that becomes the agent there, with the job's tag."""
     tag = (f"SHOAL_JOB={plan.job.id}", f"SHOAL_RUN={os.path.abspath(plan.job.run)}")
+    tag += (f"{SILENCE}={plan.job.silence_s:g}",)
     return reach.argv(host, ("env", *tag, reach.python, "-m", "shoal", "agent"))
