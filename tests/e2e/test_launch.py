@@ -172,6 +172,18 @@ time.sleep(60)
     ]
 
 
+def test_a_restart_is_counted_where_programs_look_for_it(tmp_path: Path) -> None:
+    code = """
+import os, sys
+names = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "DMLC_NUM_ATTEMPT")
+print("restart", *(os.environ.get(name) for name in names), flush=True)
+sys.exit(os.environ.get(names[0], "2") != "2")
+"""
+    done = launch(tmp_path, "-n", "1", "-s", "1", "--max-restarts", "3", code=code)
+    assert done.returncode == 0, done.stderr
+    assert "restart 2 3 2\n" in logs(tmp_path)["worker-0"]
+
+
 def test_dry_run_starts_nothing(tmp_path: Path) -> None:
     done = launch(tmp_path, "-n", "1", "--dry-run", "--", "touch", str(tmp_path / "touched"))
     assert done.returncode == 0 and f"touch {tmp_path}/touched" in done.stdout and "MASTER_PORT" in done.stdout

@@ -90,7 +90,7 @@ def test_every_placeholder_is_a_port_or_an_address_of_the_job(workers: int, serv
         for value in foreign(slot, slots, asked).values():
             assert set(re.findall(r"\{port:([^}]+)\}", value)) <= named.keys()
             assert all(int(node) < slot.num_nodes for node in re.findall(r"\{address:([^}]+)\}", value))
-            assert not set("{}") & set(re.sub(r"\{(port|address):[a-z0-9-]+\}", "", value))
+            assert not set("{}") & set(re.sub(r"\{(generation|(port|address):[a-z0-9-]+)\}", "", value))
 
 
 @given(st.integers(1, 9), st.integers(1, 4))

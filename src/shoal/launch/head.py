@@ -270,6 +270,7 @@ class Head:
             "rendezvous": f"{host}:{port}",
             "rendezvous_host": host,
             "rendezvous_port": str(port),
+            "generation": str(self._generation),
             **{f"address:{number}": address for number, address in enumerate(addresses)},
             **{f"port:{name}": str(port) for name, port in ports.items()},
         }

@@ -1,9 +1,9 @@
 """Worlds: what torchrun, MXNet's tracker and Paddle's launcher would have told a process, so that any program runs.
 
 Values hold placeholders, for only the start knows them: `{address:K}` is the address of node K as the others reach it,
-`{port:NAME}` the port that was kept free under NAME on the node that `ports` names. Nobody may listen there: the
-program does. (A port bound with SO_REUSEADDR and without listen() is kept from strangers, yet torch, Paddle and MXNet,
-which set SO_REUSEADDR too, can listen on it.)
+`{generation}` counts the restarts so far, `{port:NAME}` is the port that was kept free under NAME on the node that
+`ports` names. Nobody of ours listens there: the program does. (A port bound with SO_REUSEADDR and without listen() is
+kept from strangers, yet torch, Paddle and MXNet, which set SO_REUSEADDR too, can listen on it.)
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def _torchrun(slot: Slot, slots: Sequence[Slot], job: Job) -> dict[str, str]:
         "MASTER_ADDR": f"{{address:{slots[0].node}}}",
         "MASTER_PORT": "{port:master}",
         "TORCHELASTIC_RUN_ID": job.id,
+        "TORCHELASTIC_RESTART_COUNT": "{generation}",
+        "TORCHELASTIC_MAX_RESTARTS": f"{job.max_restarts}",
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 serves the store itself
     }
 
@@ -69,6 +71,7 @@ def _mxnet(slot: Slot, slots: Sequence[Slot]) -> dict[str, str]:
         "DMLC_NUM_WORKER": f"{workers}",
         "DMLC_NUM_SERVER": f"{servers}",
         "DMLC_NODE_HOST": f"{{address:{slot.node}}}",
+        "DMLC_NUM_ATTEMPT": "{generation}",
         "DMLC_JOB_CLUSTER": "local" if slot.num_nodes == 1 else "ssh",
         **own[slot.role],
     }
