@@ -30,6 +30,8 @@ from lively import DATA_WORKER
 HERE = Path(__file__).parent
 SILENCE_S = 3.0
 CLOSED_S = 5.0
+START_S = 30.0
+"""What a host may take to answer at all."""
 READY_S = 30.0
 PROCESSES = ("launcher", "agent", "warden", "worker", "data worker", "server", "ssh")
 SIGNALS = ("KILL", "STOP", "TERM")
@@ -74,6 +76,8 @@ class Case:
 
     @property
     def limit_s(self) -> float:
+        if self.early and self.event in (("ssh", "STOP"), ("cable", "cut")):
+            return CLOSED_S + START_S  # no agent may have answered yet
         return CLOSED_S + (SILENCE_S if self.event in SILENT else 0.0)
 
 
