@@ -14,6 +14,7 @@ import click
 
 from shoal.base.errors import DONE, FAILED, UsageError
 from shoal.cli.hosts_option import chosen_hosts, host_options, reach_of
+from shoal.cli.seconds import Seconds
 
 if TYPE_CHECKING:
     from shoal.launch.hosts import Host
@@ -26,7 +27,7 @@ _JOB = re.compile(r"[0-9a-f]{16}")
 @click.argument("run", required=False)
 @click.option("--all-mine", is_flag=True, help="Every job of this user.")
 @host_options
-@click.option("--grace", type=click.FloatRange(0), default=10.0, show_default=True, metavar="SECONDS",
+@click.option("--grace", type=Seconds(0), default="10s", show_default=True, metavar="TIME",
               help="The time to save and to leave, before what is left is killed.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="A JSON line for each job.")
 def command(

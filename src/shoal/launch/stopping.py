@@ -78,8 +78,8 @@ def _see_out(job: str, processes: list[Tagged], launcher: _Launcher | None, unti
     while time.monotonic() < until and (_alive(job) or (launcher and launcher.alive)):
         time.sleep(_LOOK_S)
     here = launcher is not None and launcher.is_here
-    if here and launcher:
-        launcher.tell(signal.SIGKILL)  # first, for it might start again what is killed now
+    # The launcher first, for it might start again what is killed now.
+    defied = here and launcher is not None and launcher.alive and launcher.tell(signal.SIGKILL)
     left = _alive(job)
     survivors = kill_tagged(job) if job else []
     told = "told" if here else f"pid {launcher.pid} on {launcher.host}" if launcher and launcher.alive else "gone"
@@ -88,8 +88,8 @@ def _see_out(job: str, processes: list[Tagged], launcher: _Launcher | None, unti
         job=job,
         run=run,
         launcher=told,
-        ended=ended + (1 if here else 0),
-        killed=len(left) - len(survivors),
+        ended=ended + (here and not defied),
+        killed=len(left) - len(survivors) + defied,
         survivors=tuple(f"pid {process.pid} ({process.name or process.command[:40]})" for process in survivors),
     )
 
