@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -69,6 +70,26 @@ def test_the_doctor_finds_what_is_wrong(hosts: Hosts, tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("FAULT")]
     assert line.startswith("FAULT  host2: reached: ") and ("does not answer" in line or "no route" in line)
+
+
+def test_the_doctor_sees_hosts_that_do_not_reach_each_other(hosts: Hosts) -> None:
+    """Both answer ssh; between them something is in the way."""
+    route = ["ip", "route", "add", "prohibit", hosts.address("host2")]
+    hosts.exec("host1", route)
+    try:
+        done = shoal(hosts, "doctor")
+    finally:
+        hosts.exec("host1", ["ip", "route", "del", *route[3:]])
+    assert done.returncode == 1
+    faults = [line for line in done.stdout.splitlines() if line.startswith("FAULT")]
+    assert len(faults) == 2
+    place = rf"{re.escape(hosts.address('host2'))}:\d+"
+    assert re.match(
+        rf"FAULT  host1: connections: does not reach host2 at {place} \(.+\); open the firewalls", faults[0]
+    )
+    assert re.match(
+        r"FAULT  host2: connections: does not reach host1 at .*\(no answer\); open the firewalls", faults[1]
+    )
 
 
 def test_ps_and_stop_where_the_launcher_is_gone(hosts: Hosts, job: str, tmp_path: Path) -> None:
