@@ -13,7 +13,9 @@ import pytest
 from test_head import head, worker
 
 from shoal.launch import pulses
+from shoal.launch.ending import Ending, outcome
 from shoal.launch.hangs import Hangs
+from shoal.launch.job import Outcome
 from shoal.launch.pulse import LONG, MEETS, PULSE, Pulse, make_pulse, read_pulse
 from shoal.launch.pulses import Pulses
 
@@ -182,3 +184,9 @@ def test_missing_workers_are_named_while_they_are_waited_for(tmp_path: Path, mon
     assert what == "late"
     assert [(one["name"], one["phase"]) for one in positions] == [("worker 0", MEETS), ("worker 1", "starts")]
     assert watch.look() == []
+
+
+def test_a_job_that_was_stopped_before_it_started_says_so() -> None:
+    told = Outcome(75, ("told to stop before the start (SIGTERM)",))
+    assert outcome([Ending("worker 0", Path("log")), Ending("worker 1", Path("log"))], told) == told
+    assert outcome([], told) == told
