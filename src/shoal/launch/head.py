@@ -472,12 +472,12 @@ class Head:
         failed = failures(endings)
         if failed:
             return min(ending.since for ending in failed) + job.grace_s
-        if self._told_at is not None:
-            return self._told_at + job.leave_s
         left = [ending.since for ending in endings if ending.left]
         workers = [self._endings[command.name] for command in self._plan.commands if command.role == "worker"]
         if left and workers and not any(worker.running for worker in workers):  # nobody told the servers
             return max(worker.since for worker in workers) + job.grace_s
+        if self._told_at is not None:
+            return self._told_at + job.leave_s
         if left:
             return min(left) + job.leave_s
         if workers and all(ending.code == DONE for ending in workers):  # servers have nobody left to serve
