@@ -113,6 +113,18 @@ def test_servers_end_when_no_worker_is_left_to_serve(tmp_path: Path) -> None:
     assert head(commands, leave_s=0.2).start().wait(30) == Outcome(0)
 
 
+def test_servers_that_nobody_told_end_with_the_last_worker(tmp_path: Path) -> None:
+    """A signal that asks to stop is for the workers."""
+    told = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); print('up', flush=True); time.sleep(60)"
+    commands = [worker(0, told, tmp_path), worker(0, SLEEP, tmp_path, role="server")]
+    running = head(commands, grace_s=0.2).start()
+    wait_for(lambda: "up" in log(tmp_path, 0))
+    os.kill(os.getpid(), signal.SIGTERM)
+    began = time.monotonic()
+    assert running.wait(30).exit_code == 75
+    assert time.monotonic() - began < 10
+
+
 # The first failure
 
 
