@@ -18,6 +18,7 @@ from shoal.launch.hangs import Hangs
 from shoal.launch.job import Outcome
 from shoal.launch.pulse import LONG, MEETS, PULSE, Pulse, make_pulse, read_pulse
 from shoal.launch.pulses import Pulses
+from shoal.launch.report import Report
 
 PULSE_OF = "from shoal.launch.pulse import *; stacks_on_signal(os.environ); pulse = Pulse.from_env(os.environ)\n"
 WAITS = PULSE_OF + "pulse.beat('exchanges', 7); time.sleep(60)"
@@ -184,6 +185,17 @@ def test_missing_workers_are_named_while_they_are_waited_for(tmp_path: Path, mon
     assert what == "late"
     assert [(one["name"], one["phase"]) for one in positions] == [("worker 0", MEETS), ("worker 1", "starts")]
     assert watch.look() == []
+
+
+def test_who_ended_well_but_early_is_named_where_the_others_miss_it() -> None:
+    early, late = Ending("worker 1", Path("log"), host="b"), Ending("worker 0", Path("log"), host="a")
+    early.ended(0, 10.0)
+    late.reported(Report("Connection closed by peer", collateral=True, time=10.5))
+    late.ended(1, 11.0)
+    assert outcome([late, early]).lines[:2] == (
+        "worker 1 on b ended before, with exit 0 as if all were done: look there for the cause",
+        "worker 0 on a failed first: exit 1",
+    )
 
 
 def test_a_job_that_was_stopped_before_it_started_says_so() -> None:

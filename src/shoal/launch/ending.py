@@ -144,6 +144,10 @@ def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcom
         also = ", ".join(f"{ending.name} ({ending.manner})" for ending in others if ending not in alike)
         lines = [f"also ended because of it: {also}"] if also else []
         lines += [f"the same went wrong in: {', '.join(ending.name for ending in alike)}"] if alike else []
+        early = [ending for ending in endings if ending.status == DONE and ending.ended_at <= culprit.wrong_at]
+        if culprit.collateral and early:  # whom it misses did not fail
+            names = ", ".join(ending.place for ending in early)
+            lines.append(f"{names} ended before, with exit 0 as if all were done: look there for the cause")
         lines += culprit.told_last()
         return Outcome(USAGE if culprit.code == USAGE else FAILED, tuple(lines))
     left = {ending.code for ending in endings if ending.left}
