@@ -20,6 +20,7 @@ from shoal.base.errors import FAILED, ShoalError, UsageError
 from shoal.launch.below import kill_below
 from shoal.launch.child import Child
 from shoal.launch.environment import fill, inherited
+from shoal.launch.group import Group
 from shoal.launch.interface import interface_of
 from shoal.launch.link import FULL, Link, LinkError, Message
 from shoal.launch.oom import OutOfMemory
@@ -40,8 +41,8 @@ CONSOLE = "SHOAL_CONSOLE_FD"
 class Agent:
     """One host's processes, at the end of a link."""
 
-    def __init__(self, link: Link, tie: Tie) -> None:
-        self._link, self._tie = link, tie
+    def __init__(self, link: Link, tie: Tie, group: Group) -> None:
+        self._link, self._tie, self._group = link, tie, group
         self._selector = selectors.DefaultSelector()
         self._signals = Signals()
         self._children: dict[str, Child] = {}
@@ -71,6 +72,7 @@ class Agent:
         self._selector.register(self._tie.reads, selectors.EVENT_READ, self._heed_warden)
         self._selector.register(self._signals.fd, selectors.EVENT_READ, self._heed_signals)
         try:
+            self._group.make()
             self._introduce()
             while not self._is_done:
                 self._turn()
@@ -270,7 +272,8 @@ class Agent:
             if self._is_shared
             else (lambda data: self._say("log", name=name, data=binascii.b2a_base64(data, newline=False).decode())),
         )
-        child = Child(name, output, lambda line: self._say("report", name=name, line=line.decode(errors="replace")))
+        report = lambda line: self._say("report", name=name, line=line.decode(errors="replace"))  # noqa: E731
+        child = Child(name, output, report, self._group.enter)
         own = {key: fill(value, values) for key, value in command["env"].items()}
         argv = [fill(word, values) for word in command["argv"]]
         numbers = {key: str(number) for key, number in hand_over.items()}
@@ -331,6 +334,7 @@ class Agent:
         """Kills everything below this process, and says what could not be killed."""
         for child in self._children.values():
             child.kill()
+        self._group.kill()
         stuck = kill_below(limit_s=UNKILLABLE_S, beat=self._beat)
         for child in self._children.values():
             child.look()
@@ -359,12 +363,13 @@ class Agent:
         self._release()
         if not self._link.is_over:
             self._link.close()
+        self._group.close()
         end_warden(self._tie, self._warden)
 
 
 def main(reads: int = 0, writes: int = 1) -> int:
     """`shoal agent`: warden and agent at the end of the link on these descriptors, stdin and stdout if not said."""
-    return guard(reads, writes, lambda tie: Agent(Link(reads, writes), tie).run())
+    return guard(reads, writes, lambda tie, group: Agent(Link(reads, writes), tie, group).run())
 
 
 def _text(data: bytes) -> str:

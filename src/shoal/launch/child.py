@@ -22,8 +22,11 @@ class Child:
     strangers, so that killing the group never hits them.
     """
 
-    def __init__(self, name: str, output: Output, tell: Callable[[bytes], None]) -> None:
-        """`tell` takes each line of its reports."""
+    def __init__(
+        self, name: str, output: Output, tell: Callable[[bytes], None], prepare: Callable[[], None] = lambda: None
+    ) -> None:
+        """`tell` takes each line of its reports; `prepare` is called in the new process before it runs the program."""
+        self._prepare = prepare
         self.name = name
         """worker 1"""
         self.output = output
@@ -62,7 +65,7 @@ class Child:
                 stderr=output_in,
                 pass_fds=(report_in, *hand_over, *self._leash.descriptors),
                 start_new_session=True,
-                preexec_fn=self._leash.arm,
+                preexec_fn=self._before(self._leash),
             )
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             fault = _fault(argv, workdir, error)
@@ -81,6 +84,14 @@ class Child:
             except (AttributeError, OSError):
                 self.pidfd = None
         return fault
+
+    def _before(self, leash: Leash) -> Callable[[], None]:
+        def before() -> None:
+            self._prepare()
+            if leash.arm:
+                leash.arm()
+
+        return before
 
     @property
     def pid(self) -> int | None:
@@ -152,7 +163,7 @@ class Child:
 
 def _fault(argv: Sequence[str], workdir: str | None, error: Exception) -> str:
     if workdir is not None and not os.path.isdir(workdir):
-        return f"cannot start {argv[0]!r}: no folder {workdir} here; make it, or name another with --workdir"
+        return f"cannot start {argv[0]!r}: no folder {workdir} here; make it, or send it: --sync-dst-dir {workdir}"
     return f"cannot start {argv[0]!r}: {getattr(error, 'strerror', None) or error}"
 
 

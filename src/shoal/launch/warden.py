@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from shoal.launch.below import kill_below
+from shoal.launch.group import Group
 from shoal.launch.leash import adopt_orphans
 from shoal.launch.link import BEAT_S
 
@@ -86,7 +87,7 @@ def end_warden(tie: Tie, warden: int) -> None:
         os.kill(warden, signal.SIGKILL)
 
 
-def guard(reads: int, writes: int, agent: Callable[[Tie], int]) -> int:
+def guard(reads: int, writes: int, agent: Callable[[Tie, Group], int]) -> int:
     """Becomes the warden of a new process that runs `agent`; its exit code, once nothing is left of it.
 
     `reads` and `writes` are the descriptors of the agent's link.
@@ -96,23 +97,24 @@ def guard(reads: int, writes: int, agent: Callable[[Tie], int]) -> int:
     except PermissionError:
         pass  # it leads a session already
     adopt_orphans()
+    group = Group()
     to_agent, to_warden = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(to_agent[1])
         os.close(to_warden[0])
-        os._exit(_as_agent(agent, Tie(to_agent[0], to_warden[1])))
+        os._exit(_as_agent(agent, Tie(to_agent[0], to_warden[1]), group))
     os.close(to_agent[0])
     os.close(to_warden[1])
     if writes != reads:
         os.dup2(os.open(os.devnull, os.O_WRONLY), writes)  # so that the launcher learns of the agent's end at once
-    return _watch(pid, Tie(to_warden[0], to_agent[1], learns=True), reads)
+    return _watch(pid, Tie(to_warden[0], to_agent[1], learns=True), reads, group)
 
 
-def _as_agent(agent: Callable[[Tie], int], tie: Tie) -> int:
+def _as_agent(agent: Callable[[Tie, Group], int], tie: Tie, group: Group) -> int:
     try:
         adopt_orphans()
-        return agent(tie)
+        return agent(tie, group)
     except BaseException:
         import traceback
 
@@ -123,7 +125,7 @@ def _as_agent(agent: Callable[[Tie], int], tie: Tie) -> int:
         sys.stderr.flush()
 
 
-def _watch(agent: int, tie: Tie, link: int) -> int:
+def _watch(agent: int, tie: Tie, link: int, group: Group) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, lambda number, frame: os.kill(agent, number))
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -143,7 +145,9 @@ def _watch(agent: int, tie: Tie, link: int) -> int:
             break
     if not tie.is_over:
         os.kill(agent, signal.SIGKILL)  # not reaped yet: its number is still its own
+    group.kill()
     stuck = kill_below(spare=(agent,), limit_s=UNKILLABLE_S)
+    group.close()
     if any(process.pid == agent for process in stuck):
         return 1
     _, status = os.waitpid(agent, os.WNOHANG) if not tie.is_over else os.waitpid(agent, 0)
