@@ -24,9 +24,10 @@ from shoal.base.errors import UsageError
 from shoal.launch.ending import Ending, outcome
 from shoal.launch.environment import inherited
 from shoal.launch.head import Head
-from shoal.launch.job import Command, Job, Outcome, Plan
+from shoal.launch.job import Command, Job, Outcome, Plan, Role
 from shoal.launch.launchers.local import local_line
 from shoal.launch.output import Output
+from shoal.launch.plan import plan_of
 from shoal.launch.report import Report, report_error
 
 SOURCE = str(Path(shoal.__file__).parents[1])
@@ -585,3 +586,69 @@ def test_hangup_stays_ignored_under_nohup(tmp_path: Path) -> None:
     process.send_signal(signal.SIGUSR1)
     assert ended(process) == [75, [], True]
     assert (tmp_path / "0.log").read_text() == "got SIGUSR1\n"
+
+
+# Starts that come to nothing, and restarts
+
+
+def test_told_to_stop_while_hosts_are_still_asked(tmp_path: Path) -> None:
+    """Nothing was started, and nobody may take that for a job well done."""
+    driver = """
+import os, signal, sys, threading
+from shoal.launch.head import Head
+from shoal.launch.hosts import Host
+from shoal.launch.job import Command, Job, Plan
+from shoal.launch.line import Program
+from pathlib import Path
+def deaf(host, plan, terminal):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return Program(['sleep', '60'], os.environ, lambda code, said: 'deaf', is_agent=False)
+folder = Path(sys.argv[1])
+command = Command('worker', 0, 'localhost', ('true',), {}, folder / 'log')
+ended = Head(Plan((command,), Job((), folder), 'local', (Host('localhost'),)), deaf).start().wait(30)
+print(ended.exit_code, *ended.lines)
+"""
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    done = subprocess.run([sys.executable, "-c", driver, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.stdout == "130 told to stop before the start (SIGINT)\n", done.stderr
+
+
+def restarting(folder: Path, script: str, restarts: int) -> tuple[Outcome, str]:
+    """One worker that may start again; what was said meanwhile."""
+    console = io.StringIO()
+    role = Role("worker", 1, (sys.executable, "-c", PRELUDE + textwrap.dedent(script)), {"FOLDER": str(folder)})
+    planned = plan_of(Job((role,), folder, max_restarts=restarts), "local")
+    ended = Head(planned, local_line, console=console).start().wait(30)
+    return ended, console.getvalue()
+
+
+def test_a_failure_is_followed_by_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    ended, said = restarting(tmp_path, "g = os.environ['SHOAL_GENERATION']; print('at', g); sys.exit(int(g) < 2)", 2)
+    assert ended == Outcome(0)
+    assert log(tmp_path, 0) == "at 0\n\n--- restart 1 ---\nat 1\n\n--- restart 2 ---\nat 2\n"
+    assert said.count("worker 0 failed first: exit 1") == 2
+    assert "restart 2 of 2: 1 worker on localhost" in said
+
+
+def test_the_last_failure_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    ended, _ = restarting(tmp_path, "print('at', os.environ['SHOAL_GENERATION']); sys.exit(4)", 1)
+    assert ended.exit_code == 1
+    assert ended.lines[:2] == ("worker 0 failed first: exit 4", "at 1")
+
+
+def test_wrong_usage_and_a_stop_are_no_failure_to_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    for code in (2, 75):
+        ended, said = restarting(tmp_path / str(code), f"sys.exit({code})", 3)
+        assert ended.exit_code == code
+        assert "restart" not in said
+
+
+def test_a_killed_agent_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    script = "g = os.environ['SHOAL_GENERATION']; g == '0' and os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.5)"
+    ended, said = restarting(tmp_path, script, 1)
+    assert ended == Outcome(0), (ended, said)
+    assert "restart 1 of 1" in said

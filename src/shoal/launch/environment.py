@@ -33,7 +33,7 @@ _TRAVELS = re.compile(
     re.VERBOSE,
 )
 """How programs are found, and how Python, its libraries, the GPUs and the network between hosts are set up."""
-_PLACEHOLDER = re.compile(r"\{(rendezvous|rendezvous_host|rendezvous_port|generation|address:[0-9]+|port:[A-Za-z0-9_-]+)\}")
+_PLACEHOLDER = re.compile(r"\{(rendezvous(?:_host|_port)?|generation|address:[0-9]+|port:[A-Za-z0-9_-]+)\}")
 
 
 def travelling(env: Mapping[str, str], job: Mapping[str, str | None]) -> dict[str, str]:

@@ -113,7 +113,7 @@ class Head:
                     self._watch(timeout_s)
             finally:
                 self._end()
-            self._outcome = self._verdict()
+            self._outcome = self._outcome or self._verdict()
         return self._outcome
 
     def status(self) -> dict[str, str]:
@@ -509,7 +509,7 @@ class Head:
                 self._kill()
                 self._fault = None
                 lines = tuple(str(error).splitlines())
-        self._ordered = self._ordered or Outcome(FAILED, lines)
+        self._outcome = self._ordered or Outcome(FAILED, lines)
         return False
 
     def _tell_restart(self) -> None:
@@ -568,7 +568,10 @@ class Head:
     # The verdict, and the end
 
     def _verdict(self) -> Outcome:
-        return outcome(list(self._endings.values()), self._ordered)
+        endings = list(self._endings.values())
+        if self._ordered and not any(ending.started for ending in endings):
+            return self._ordered
+        return outcome(endings, self._ordered)
 
     def _kill(self) -> None:
         """Leaves nothing of this generation on any host that answers."""
