@@ -447,7 +447,8 @@ class Head:
         if count:
             self._told_at = self._told_at or time.monotonic()
             workers = "the worker" if count == 1 else f"{count} workers"
-            self._console.show(f"{name}: passed on to {workers}; Ctrl-C or SIGTERM once more kills at once")
+            how = "once more" if self._urgent else "twice"
+            self._console.show(f"{name}: passed on to {workers}; Ctrl-C {how} kills at once")
 
     # The end
 

@@ -19,7 +19,7 @@ class CifarWhitenet(nn.Module):
     """A frozen whitening stem, then three stages `width`, 2·width, 4·width wide; each stage has one residual
     convolution, the later ones begin with a convolution and a max-pool. A global max-pool and a linear head.
 
-    Images `[B, channels, H, W]` float, H and W at least 16 -> logits `[B, classes]`; 8.9 M multiply-adds per 32x32
+    Images `[B, channels, H, W]` float, H and W at least 16 -> logits `[B, classes]`; 9.6 M multiply-adds per 32x32
     image at width 24. `drop` is the dropout before the head. After Page (2019, "How to train your ResNet", patch
     whitening) and Jordan (2024, arXiv 2404.00498, both signs of every direction, first weights that pass their input
     on).
