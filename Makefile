@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help train test quick lint bench clean
+.PHONY: help train test quick lint bench chaos clean
 
 help:
 	@echo "make train   set up .venv, train the built-in digits on 2 workers, show the result"
 	@echo "make test    set up .venv, run the whole test suite (make quick: without the slow tests)"
 	@echo "make lint    ruff, pyright, import-linter"
 	@echo "make bench   the figures of docs/measured.md, measured here"
+	@echo "make chaos   kill, stop and cut everything a job has, 120 times (root, Linux; some ten minutes)"
 
 train: $(READY)
 	@$(BIN)/shoal train digits -n 2
@@ -25,6 +26,9 @@ lint: $(READY)
 
 bench: $(READY)
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+chaos: $(READY)
+	@$(BIN)/python tests/clusters/chaos.py --cases 120
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or newer: make PYTHON=python3.12 …")'

@@ -12,6 +12,7 @@ import pytest
 import shoal
 from shoal.base.errors import UsageError
 from shoal.base.world import World
+from shoal.launch.hosts import Host
 from shoal.launch.job import Job, Outcome, Plan, Role
 from shoal.launch.launchers.local import Local
 from shoal.recipe.part import kind
@@ -74,9 +75,9 @@ def test_text_of_a_plan() -> None:
 
 
 def test_other_hosts_are_refused() -> None:
-    assert plan(Path("x"), hosts=("localhost", "127.0.0.1")).commands
+    assert plan(Path("x"), hosts=(Host("localhost"), Host("127.0.0.1"))).commands
     with pytest.raises(UsageError, match="this host only, not on node7"):
-        plan(Path("x"), hosts=("localhost", "node7"))
+        plan(Path("x"), hosts=(Host("localhost"), Host("node7")))
 
 
 def test_started_processes_find_their_world(tmp_path: Path) -> None:

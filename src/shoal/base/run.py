@@ -124,6 +124,23 @@ class Run:
         os.write(handle, f"pid {os.getpid()} on {socket.gethostname()}".encode())
         return RunLock(handle)
 
+    def claimed_by(self) -> tuple[int, str] | None:
+        """The process that holds the claim, and its host; None where nobody does, or nobody can be read."""
+        import fcntl
+
+        try:
+            handle = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        except OSError:
+            match = re.fullmatch(r"pid (\d+) on (\S+)", os.read(handle, 300).decode(errors="replace").strip())
+            return (int(match[1]), match[2]) if match else None
+        finally:
+            os.close(handle)
+
     def read_best(self) -> dict[str, float] | None:
         try:
             return json.loads(self.best.read_text())

@@ -19,6 +19,11 @@ VERBS = {
     "data": "Show what images lie at a path; pack or mend them.",
     "list": "List recipes, models, or the parts of a seam.",
     "show": "Print a recipe or a run, resolved; or the schema for editors.",
+    "launch": "Start any command on this machine or on many.",
+    "ps": "List the processes of jobs, here and on other hosts.",
+    "stop": "Stop a job here and on other hosts.",
+    "doctor": "Look whether hosts can run a job, and say what mends them.",
+    "agent": None,
     "worker": None,
 }
 """Verb -> one line of help; None hides it. Said here, so that `shoal --help` imports no verb."""

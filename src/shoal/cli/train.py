@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shlex
 import sys
 from pathlib import Path
@@ -12,12 +13,31 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError
+from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
+from shoal.cli.seconds import Seconds
 
 if TYPE_CHECKING:
     from shoal.base.run import Run
-    from shoal.launch.job import Plan
-    from shoal.launch.launcher import Launcher
+    from shoal.launch.hosts import Host
+    from shoal.launch.job import Role
     from shoal.recipe.load import Loaded
+
+
+class Workers(click.ParamType):
+    """`4`, or `2:8` for at least 2 and at most 8."""
+
+    name = "N|A:B"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        least, colon, most = str(value).partition(":")
+        if not (least.isascii() and least.isdigit() and (not colon or (most.isascii() and most.isdigit()))):
+            self.fail(f"{value!r} is no number of workers; expected N, or A:B as in 2:8", param, ctx)
+        found = (int(least), int(most or least))
+        if not 1 <= found[0] <= found[1]:
+            self.fail(f"{value}: expected A:B with 1 <= A <= B" if colon else f"{value} workers cannot be", param, ctx)
+        return found
 
 
 @click.command("train", short_help="Train a recipe on this machine or on many.")
@@ -26,27 +46,57 @@ if TYPE_CHECKING:
 @click.option(
     "-n",
     "--workers",
-    type=click.IntRange(min=1),
-    help="Workers in all. [default: the GPUs here that its shards allow, else 1]",
+    type=Workers(),
+    metavar="N|A:B",
+    help="Workers in all; A:B: when hosts are lost, go on with fewer, at least A. [default: one per host, or per GPU "
+    "here as its shards allow]",
 )
+@host_options
+@click.option("--nproc-per-node", type=click.IntRange(min=1), metavar="K", help="Workers that a host takes.")
 @click.option("--run", "folder", type=click.Path(path_type=Path), help="Run folder. [default: runs/RECIPE-TIME]")
 @click.option("--resume", default="auto", show_default=True, metavar="auto|never|PATH",
               help="Go on from the run's newest sound checkpoint, from none, or from the one at PATH.")  # fmt: skip
 @click.option("--allow", multiple=True, metavar="KEY", help="A recipe key that may differ from the resumed run's.")
 @click.option("--seed", type=click.IntRange(min=0), help="The same as seed=N.")
-@click.option("--launcher", help="Where workers run. [default: local]")
+@click.option("--launcher", help="How hosts are reached. [default: local for this host alone, else ssh]")
+@click.option("--env", multiple=True, metavar="KEY[=VALUE]", help="A variable for all; without =VALUE: as it is here.")
+@click.option("--sync-dst-dir", type=click.Path(path_type=Path), metavar="DIR",
+              help="Copy the working directory there on the other hosts first, and start in it.")  # fmt: skip
+@click.option("--max-restarts", type=click.IntRange(min=0), metavar="M",
+              help="Go on from the newest checkpoint so often after failures. [default: 0; with A:B 3]")  # fmt: skip
+@click.option("--silence", type=Seconds(3), default="30s", show_default=True, metavar="TIME",
+              help="A host, or this command, that says nothing for so long is lost.")  # fmt: skip
+@click.option("--hang", type=Seconds(1, may_be_off=True), default="60s", show_default=True, metavar="TIME|off",
+              help="Without progress for so long, the worker that holds up the others has failed.")  # fmt: skip
+@hand_options
 @click.option("--devices", metavar="0,1", help="CUDA devices to use here.")
 @click.option("--ports", metavar="A-B", help="Ports that Shoal may listen on. [default: any free one]")
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 def command(
     recipe: str,
     overrides: tuple[str, ...],
-    workers: int | None,
+    workers: tuple[int, int] | None,
+    hosts: str | None,
+    hostfile: str | None,
+    ips: str | None,
+    python: str | None,
+    ssh_config: str | None,
+    ssh_option: tuple[str, ...],
+    nproc_per_node: int | None,
     folder: Path | None,
     resume: str,
     allow: tuple[str, ...],
     seed: int | None,
     launcher: str | None,
+    env: tuple[str, ...],
+    sync_dst_dir: Path | None,
+    max_restarts: int | None,
+    silence: float,
+    hang: float | None,
+    node_rank: int | None,
+    num_nodes: int | None,
+    rendezvous: str | None,
+    secret_file: str | None,
     devices: str | None,
     ports: str | None,
     dry_run: bool,
@@ -61,6 +111,10 @@ def command(
     from shoal.recipe.find import find
 
     find(recipe)  # an unknown name is told before anything heavier is imported
+    words = [Path(recipe).name, *overrides]
+    hands = by_hand(node_rank, num_nodes, rendezvous, secret_file, words, (hosts, hostfile, ips, launcher))
+    if hands and node_rank and not dry_run:
+        return come(hands, node_rank)
     from shoal.recipe.load import load
 
     if seed is not None:
@@ -72,20 +126,48 @@ def command(
     if devices is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices
     world = World.from_env(os.environ)
-    if world is not None and (workers is not None or launcher is not None):
+    if world is not None and any(given is not None for given in (workers, launcher, hosts, hostfile, ips)):
         raise UsageError(
-            f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n and --launcher"
+            f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n, -H and --launcher"
         )
-    count = world.num_ranks if world else workers or _workers_here(loaded)
+    chosen, source = ((), None) if world or hands else _hosts(hosts, hostfile, ips)
+    if world:
+        least = count = world.num_ranks
+    else:
+        least, count = workers or (_workers(loaded, chosen, nproc_per_node, num_nodes),) * 2
     _check(loaded, count)
+    if least < count:
+        _check_elastic(loaded, least, count)
     if world is None or world.rank == 0:
         for note in loaded.notes:
             print(f"note: {note}", file=sys.stderr)
     if world is not None:
         _join(loaded, Run(folder) if folder else Run.named_after(loaded.name), world, resume, allow)
+    from shoal.cli.launch import variables
+    from shoal.launch.job import Job
+
+    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands)
+    restarts = max_restarts if max_restarts is not None else 3 if least < count else 0
+    plain = not hands and all(host.is_here for host in chosen)
     while True:
         run = Run(folder) if folder else Run.named_after(loaded.name)
-        plan, starter = _plan(loaded, run, count, resume, launcher, ports)
+        job = Job(
+            (_role(loaded, run, count, resume, plain, python or sys.executable),),
+            run.folder,
+            _ports(ports),
+            chosen,
+            source,
+            nproc_per_node,
+            id=secrets.token_hex(8),
+            env=variables(env),
+            sync_dst_dir=sync_dst_dir,
+            data=getattr(loaded.recipe.data, "path", None),
+            silence_s=silence,
+            hang_s=hang,
+            max_restarts=restarts,
+            min_workers=least if least < count else None,
+        )
+        plan = starter.plan(job)
         if dry_run:
             click.echo(plan.text(), nl=False)
             return DONE
@@ -97,17 +179,35 @@ def command(
     try:
         _prepare(loaded, run, resume, allow)
         run.plan.write_text(plan.text())
-        if count == 1 and launcher is None:
+        if count == 1 and launcher is None and plain and not restarts:
             code = _alone(loaded, run, resume)
         else:
             outcome = starter.start(plan).wait()
             code = outcome.exit_code
             for line in outcome.lines:
                 print(line, file=sys.stderr)
-        again = ["-n", str(count)] if count > 1 else []
+        again = _again(workers, hosts, hostfile, ips) if workers or chosen else []
         return _finish(run, code, [recipe, *overrides, *again])
     finally:
         lock.close()
+
+
+def _hosts(hosts: str | None, hostfile: str | None, ips: str | None) -> tuple[tuple[Host, ...], Path | None]:
+    """The hosts, and the file that they are read from."""
+    from shoal.launch.hosts import choose_hosts, hostfile_among
+
+    return choose_hosts(hosts, hostfile, ips, os.environ), hostfile_among(hosts, hostfile)
+
+
+def _workers(loaded: Loaded, hosts: tuple[Host, ...], nproc_per_node: int | None, num_nodes: int | None = None) -> int:
+    """As many as the hosts take; where nobody says how many that is, one per host."""
+    from shoal.launch.place import room
+
+    if num_nodes is not None:
+        return num_nodes * (nproc_per_node or 1)
+    if not hosts and nproc_per_node is None:
+        return _workers_here(loaded)
+    return room(hosts, nproc_per_node) or len(hosts)
 
 
 def _workers_here(loaded: Loaded) -> int:
@@ -124,26 +224,37 @@ def _check(loaded: Loaded, count: int) -> None:
     recipe.check_cut(count)
 
 
-def _plan(
-    loaded: Loaded, run: Run, count: int, resume: str, launcher: str | None, ports: str | None
-) -> tuple[Plan, Launcher]:
-    """What would be started, and who starts it."""
-    from shoal.cli import BEGAN
-    from shoal.launch.job import Job, Role
-    from shoal.recipe.check import Fault, part
+def _check_elastic(loaded: Loaded, least: int, most: int) -> None:
+    """Fewer workers must train the same model."""
+    recipe = loaded.recipe
+    if recipe.shards == "auto" or recipe.batch is None:
+        batch = "" if recipe.batch else f" and batch={recipe.batch_for(most)} in the place of batch_per_worker"
+        raise UsageError(
+            f"-n {least}:{most}: with this recipe another number of workers would train another model; "
+            f"set shards={recipe.shards_for(most)}{batch}"
+        )
+    _check(loaded, least)
 
-    argv = [sys.executable, "-m", "shoal", "worker", "--run", str(run.folder), "--name", loaded.name]
+
+def _again(workers: tuple[int, int] | None, *named: str | None) -> list[str]:
+    """The words that say where and how often, for the command that goes on."""
+    words = []
+    if workers:
+        words += ["-n", f"{workers[0]}" if workers[0] == workers[1] else f"{workers[0]}:{workers[1]}"]
+    for flag, value in zip(("-H", "--hostfile", "--ips"), named, strict=True):
+        words += [flag, value] if value is not None else []
+    return words
+
+
+def _role(loaded: Loaded, run: Run, count: int, resume: str, plain: bool, python: str) -> Role:
+    """What every worker does. `plain`: on this host only."""
+    from shoal.cli import BEGAN
+    from shoal.launch.job import Role
+
+    folder = run.folder if plain else run.folder.absolute()  # elsewhere the working directory may be another
+    argv = [python, "-m", "shoal", "worker", "--run", str(folder), "--name", loaded.name]
     argv += ["--resume", resume] if resume != "auto" else []
-    role = Role("worker", count, tuple(argv), {"SHOAL_BEGAN": f"{BEGAN:.3f}"})
-    faults: list[Fault] = []
-    starter = part("launchers", launcher or "local", ("--launcher",), faults)
-    if faults:
-        raise UsageError(f"--launcher: {faults[0].text}")
-    unfit = starter.fits()
-    if unfit:
-        raise UsageError(f"--launcher {starter.name}: {unfit}")
-    job = Job((role,), run.folder, _ports(ports))
-    return starter.plan(job), starter
+    return Role("worker", count, tuple(argv), {"SHOAL_BEGAN": f"{BEGAN:.3f}"})
 
 
 def _ports(text: str | None) -> range | None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from shoal.base.run import Run
 from shoal.train.signals import StopSignals
+
+if TYPE_CHECKING:
+    from shoal.launch.pulse import Pulse
 
 
 @click.command("worker", hidden=True)
@@ -17,17 +21,37 @@ from shoal.train.signals import StopSignals
 @click.option("--resume", default="auto")
 def command(folder: Path, name: str, resume: str) -> None:
     """One worker of a run whose folder holds the resolved recipe."""
-    from shoal.launch.parent import die_with_parent
+    from shoal.launch.pulse import LONG, STARTS, Pulse, stacks_on_signal
 
-    die_with_parent()  # before torch is imported: a launcher that dies in those seconds leaves nothing either
+    stacks_on_signal(os.environ)
+    pulse = Pulse.from_env(os.environ)
+    pulse.beat(STARTS, 0, LONG)
+    _check_meeting()
 
     with StopSignals() as signals:  # noted from here on: importing torch takes seconds
         from shoal.train.worker import leave, main
 
-        leave(main(lambda: _work(Run(folder), name, resume, signals)))
+        leave(main(lambda: _work(Run(folder), name, resume, signals, pulse)))
 
 
-def _work(run: Run, name: str, resume: str, signals: StopSignals) -> int:
+def _check_meeting() -> None:
+    """Said before torch is imported, which takes seconds."""
+    import sys
+
+    from shoal.base.errors import ShoalError
+    from shoal.base.world import World
+    from shoal.launch.meeting import check_meeting
+    from shoal.launch.report import report_error
+
+    try:
+        check_meeting(World.from_env(os.environ))
+    except ShoalError as error:
+        report_error(str(error), exit_code=error.exit_code)
+        print(f"ERROR: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def _work(run: Run, name: str, resume: str, signals: StopSignals, pulse: Pulse) -> int:
     from dataclasses import replace
 
     from shoal.base.world import World
@@ -35,6 +59,8 @@ def _work(run: Run, name: str, resume: str, signals: StopSignals) -> int:
     from shoal.recipe.load import load
     from shoal.train.worker import work
 
+    if int(os.environ.get("SHOAL_GENERATION", "0")) and (resume == "never" or run.steps_saved()):
+        resume = "auto"  # after a restart its own checkpoints count, not the one that the first start began from
     loaded = replace(load(str(run.recipe)), name=name)
     began = float(os.environ.get("SHOAL_BEGAN", BEGAN))
-    return work(loaded, run, World.from_env(os.environ), signals, resume=resume, began=began)
+    return work(loaded, run, World.from_env(os.environ), signals, resume=resume, began=began, pulse=pulse)

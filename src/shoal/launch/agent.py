@@ -1,219 +1,376 @@
-"""Agent: watches over the processes of a job on this host; the first failure ends all of them and is told last."""
+"""Agent: starts and watches the processes of a job on one host, as the launcher at the other end of the link says.
+
+It decides nothing but this: when the launcher or the warden is gone or silent, everything here ends. What it says and
+is told are the messages that `_heed` takes and `_say` sends.
+"""
 
 from __future__ import annotations
 
-import math
+import binascii
 import os
 import selectors
 import signal
-import sys
-import threading
+import socket
 import time
-from collections.abc import Callable, Sequence
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-from shoal.base.errors import DONE, FAILED, INTERRUPTED
+from shoal.base.errors import FAILED, ShoalError, UsageError
+from shoal.launch.below import kill_below
 from shoal.launch.child import Child
-from shoal.launch.console import Console
-from shoal.launch.ending import failures, outcome
-from shoal.launch.environment import inherited
-from shoal.launch.job import Command, Outcome
-from shoal.launch.ports import listen
+from shoal.launch.environment import fill, inherited
+from shoal.launch.group import Group
+from shoal.launch.interface import interface_of
+from shoal.launch.link import FULL, Link, LinkError, Message
+from shoal.launch.oom import OutOfMemory
+from shoal.launch.output import Output
+from shoal.launch.ports import listen, reserve
+from shoal.launch.pulses import Pulses
 from shoal.launch.signals import Signals
+from shoal.launch.warden import UNKILLABLE_S, Tie, end_warden, guard
 
-HOST = "127.0.0.1"
-POLL_S = 0.05  # how often to look for ended processes where they cannot be waited for
-UNKILLABLE_S = 5.0  # a killed process that is still there after this hangs in the kernel
-DYING_S = 1.0  # the rest of a killed group are no children of ours, so they are only looked at until they are gone
+TURN_S = 1.0
+"""How often to look at beats and silences."""
+POLL_S = 0.05
+"""How often to look for ended processes where they cannot be waited for."""
+CONSOLE = "SHOAL_CONSOLE_FD"
+"""The variable that holds a descriptor of the terminal, for the first worker to draw on."""
 
 
 class Agent:
-    """A Handle on processes of this host.
+    """One host's processes, at the end of a link."""
 
-    From `start` to the end of `wait`, SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the workers (SIGHUP as
-    SIGTERM), each once; a second SIGINT kills everything. When `wait` returns or raises, nothing is left
-    of any process's group.
-    """
-
-    def __init__(
-        self,
-        commands: Sequence[Command],
-        *,
-        ports: range | None = None,
-        console: TextIO | None = None,
-        grace_s: float = 2.0,
-        leave_s: float = 60.0,
-    ) -> None:
-        """`console`: where lines for people go (stderr). `grace_s`: after a failure, the time the others have to
-        report. `leave_s`: after one worker stopped in good order, the time the others have to do so."""
-        self._ports = ports
-        self._console = Console(console or sys.stderr)
-        self._grace_s, self._leave_s = grace_s, leave_s
-        # A worker on a terminal draws there itself (progress, colours); lines passed on would tear its picture.
-        self._draws = self._console.is_terminal
-        self._children = [Child(command, self._shower(command)) for command in commands]
-        self._workers = [child for child in self._children if child.command.role == "worker"]
+    def __init__(self, link: Link, tie: Tie, group: Group) -> None:
+        self._link, self._tie, self._group = link, tie, group
         self._selector = selectors.DefaultSelector()
         self._signals = Signals()
-        self._urgent = 0  # SIGINT so far
-        self._ordered: Outcome | None = None
-        self._outcome: Outcome | None = None
-        self._over = False
-        self._lock = threading.Lock()
+        self._children: dict[str, Child] = {}
+        self._told: set[str] = set()
+        """Names of children whose end was said."""
+        self._held_back: dict[int, Callable[[], bool]] = {}
+        """Pipes that are not read from now, and what reads them."""
+        self._held: dict[str, socket.socket] = {}
+        """Ports taken for the job, by their names."""
+        self._oom = OutOfMemory()
+        self._env: dict[str, str] = {}
+        self._workdir: str | None = None
+        self._is_shared = True
+        """Whether the run folder is the launcher's own."""
+        console = os.environ.pop(CONSOLE, None)
+        self._console = int(console) if console else None
+        self._pulses: Pulses | None = None
+        self._warden = os.getppid()
+        self._is_done = False
+        self._code = FAILED
+        """This process's exit code: the job's, if the launcher said it."""
 
-    def start(self) -> Agent:
-        """Starts the processes; UsageError when no port is free."""
+    def run(self) -> int:
+        """Until the launcher has had enough, or is lost; nothing is left below this process then."""
         self._signals.catch()
+        self._selector.register(self._link.reads, selectors.EVENT_READ, self._heed_link)
+        self._selector.register(self._tie.reads, selectors.EVENT_READ, self._heed_warden)
         self._selector.register(self._signals.fd, selectors.EVENT_READ, self._heed_signals)
         try:
-            self._start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def wait(self, timeout_s: float | None = None) -> Outcome:
-        """Blocks until all have ended. After `timeout_s` seconds they are killed and the job counts as failed."""
-        if self._outcome is None:
-            try:
-                self._watch(timeout_s)
-            finally:
-                self._end()
-            self._outcome = outcome([child.ending for child in self._children], self._ordered)
-        return self._outcome
-
-    def status(self) -> dict[str, str]:
-        """Each process's name -> `running`, `exit 0`, `killed by SIGKILL` …"""
-        for child in self._children:
-            child.look()
-        return {child.ending.name: child.ending.manner for child in self._children}
-
-    def cancel(self) -> None:
-        """Kills everything; `wait` then returns an interrupted Outcome. May be called from any thread."""
-        with self._lock:
-            if not self._over:
-                self._ordered = Outcome(INTERRUPTED, ("cancelled",))
-                self._kill()
-                self._signals.wake()
-
-    def _shower(self, command: Command) -> Callable[[str], None]:
-        """Which lines of a process people see: all of the first worker, warnings of every other process."""
-        if _leads(command):
-            return (lambda line: None) if self._draws else self._console.show
-
-        def show(line: str) -> None:
-            if line.startswith(("WARNING", "ERROR")):
-                self._console.show(f"[{command.name}] {line}")
-
-        return show
-
-    def _start(self) -> None:
-        env = inherited(os.environ)
-        env |= {"PYTHONUNBUFFERED": "1", "SHOAL_PARENT_PID": str(os.getpid())}
-        if sys.platform == "linux":
-            env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all meet on this host; its name may resolve to a dead address
-        with listen(HOST, self._ports) as listening:
-            rendezvous = f"{HOST}:{listening.getsockname()[1]}"
-            for child in self._children:
-                own = {key: value.replace("{rendezvous}", rendezvous) for key, value in child.command.env.items()}
-                hand_over = {"SHOAL_LISTEN_FD": listening.fileno()} if _leads(child.command) else {}
-                self._start_child(child, env | own, hand_over)
-                if not child.running:
-                    break
-
-    def _start_child(self, child: Child, env: dict[str, str], hand_over: dict[str, int]) -> None:
-        drawing = self._console.duplicate() if self._draws and _leads(child.command) else None
-        if drawing is not None:
-            hand_over = {**hand_over, "SHOAL_CONSOLE_FD": drawing}
-        try:
-            child.start(env | {name: str(number) for name, number in hand_over.items()}, tuple(hand_over.values()))
+            self._group.make()
+            self._introduce()
+            while not self._is_done:
+                self._turn()
         finally:
-            if drawing is not None:
-                os.close(drawing)
+            self._end()
+        return self._code
+
+    def _introduce(self) -> None:
+        """Who is here, and how the launcher's host sees this one (ssh tells the addresses it was reached by)."""
+        reached = os.environ.get("SSH_CONNECTION", "").split()
+        self._say(
+            "here",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            time=time.time(),
+            address=reached[2] if len(reached) == 4 else None,
+            launcher=reached[0] if len(reached) == 4 else None,
+        )
+
+    def _turn(self) -> None:
+        wait_s = POLL_S if any(child.running and child.pidfd is None for child in self._children.values()) else TURN_S
+        for key, _ in self._selector.select(wait_s):
+            if not key.data():
+                self._selector.unregister(key.fd)
+        for child in self._children.values():
+            if child.pidfd is None:
+                child.look()
+            self._tell_end(child)
+        self._beat()
+        self._hold_back()
+        self._bury()
+        for what, positions in self._pulses.look() if self._pulses else ():
+            self._say(what, positions=positions)
+        why = self._lost()
+        if why:
+            self._say("leaving", why=why)
+            self._is_done = True
+
+    def _lost(self) -> str:
+        """Why this agent cannot go on; empty while all is well."""
+        limit_s = self._tie.silence_s
+        if self._link.is_over:
+            return "the launcher closed the connection"
+        if self._link.silent_s > limit_s:
+            return f"it had heard nothing from the launcher for {limit_s:g} s (was that stopped?)"
+        if self._tie.is_over:
+            return "its warden was killed"
+        if self._tie.silent_s > limit_s:
+            return f"its warden did nothing for {limit_s:g} s (was it stopped?)"
+        return ""
+
+    def _beat(self) -> None:
+        self._link.beat()
+        self._link.flush()
+        self._tie.beat()
+
+    def _hold_back(self) -> None:
+        """While the launcher does not take what is waiting, the processes' output waits in their pipes."""
+        full = self._link.unsent > FULL
+        if full == bool(self._held_back):
+            return
+        if not full:
+            for descriptor, read in self._held_back.items():
+                self._selector.register(descriptor, selectors.EVENT_READ, read)
+            self._held_back = {}
+            return
+        registered = self._selector.get_map()
+        for child in self._children.values():
+            self._held_back |= {fd: read for fd, read in child.pipes.items() if fd in registered}
+        for descriptor in self._held_back:
+            self._selector.unregister(descriptor)
+
+    def _bury(self) -> None:
+        """Adopted orphans that have ended; the job's own processes are buried by `close`."""
+        own = {child.pid for child in self._children.values()}
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+                others = [int(pid) for pid in file.read().split() if int(pid) not in own]
+        except OSError:
+            return
+        for pid in others:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except OSError:
+                pass
+
+    def _say(self, what: str, **more: Any) -> None:
+        self._link.send({"is": what, **more})
+
+    # What comes in
+
+    def _heed_warden(self) -> bool:
+        self._tie.read()
+        return not self._tie.is_over
+
+    def _heed_signals(self) -> bool:
+        for signum in self._signals.read():
+            self._say("signal", number=signum)
+        return True
+
+    def _heed_link(self) -> bool:
+        try:
+            for message in self._link.receive():
+                self._heed(message)
+        except LinkError:
+            self._is_done = True
+        return not self._link.is_over
+
+    def _heed(self, message: Message) -> None:
+        match message.get("do"):
+            case "hello":
+                self._hello(message)
+            case "listen":
+                self._listen(message)
+            case "start":
+                self._start(message)
+            case "tell":
+                self._children[message["name"]].tell(message["number"])
+            case "kill":
+                self._kill()
+            case "bye":
+                self._is_done, self._code = True, message["code"]
+
+    def _hello(self, message: Message) -> None:
+        self._tie.silence_s = message["silence_s"]
+        self._tie.beat()
+        self._workdir = message["workdir"]
+        self._pulses = Pulses(message["hang_s"]) if message["pulses"] else None
+        self._env = inherited(os.environ) | message["env"]
+        self._env |= {"PYTHONUNBUFFERED": "1", "SHOAL_JOB": message["job"], "SHOAL_RUN": message["run"]}
+        marker = message["marker"]
+        self._is_shared = marker is None or os.path.exists(marker)
+        try:
+            for name, text in ({} if self._is_shared else message["files"]).items():
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            self._say("fault", text=f"run folder {message['run']}: cannot be made ({error.strerror})", usage=False)
+            return
+        facts = None
+        if message["facts"]:
+            from shoal.launch.facts import swift_facts
+
+            facts = swift_facts(os.path.join(self._workdir or "", message["data"]) if message["data"] else None)
+        self._say("ready", shared=self._is_shared, facts=facts)
+
+    def _listen(self, message: Message) -> None:
+        """Takes ports: `rendezvous` listens already and is handed to the first worker, others are only kept free."""
+        ports = range(*message["ports"]) if message["ports"] else None
+        address = message["address"]
+        self._release()
+        try:
+            for name in message["names"]:
+                taken = {held.getsockname()[1] for held in self._held.values()}
+                self._held[name] = (listen if name == "rendezvous" else reserve)(address, ports, taken)
+        except (ShoalError, OSError) as error:
+            text = str(error) if isinstance(error, ShoalError) else f"cannot listen on {address}: {error.strerror}"
+            self._say("fault", text=text, usage=isinstance(error, UsageError))
+            return
+        ports = {name: held.getsockname()[1] for name, held in self._held.items()}
+        self._say("listening", ports=ports, interface=interface_of(address))
+
+    def _start(self, message: Message) -> None:
+        values: Mapping[str, str] = message["values"]
+        interface = interface_of(message["address"])
+        env = {**self._env, "SHOAL_GENERATION": str(message["generation"])}
+        if interface:
+            env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface, **env}
+            if interface == "lo":  # nccl finds the way between GPUs of one host by itself
+                env.pop("NCCL_SOCKET_IFNAME")
+        self._forget()
+        for command in message["commands"]:
+            fault = self._start_child(command, env, values, message["generation"])
+            if fault:
+                break
+        if "rendezvous" in self._held:
+            self._held.pop("rendezvous").close()  # its worker has it; the others are kept until their programs listen
+        if self._pulses:
+            self._pulses.started({name: child.pid for name, child in self._children.items()})
+        self._say("started", pids={name: child.pid for name, child in self._children.items()})
+
+    def _start_child(
+        self, command: Message, env: Mapping[str, str], values: Mapping[str, str], generation: int
+    ) -> str | None:
+        name, leads = command["name"], command["leads"]
+        hand_over: dict[str, int] = {}
+        if leads and "rendezvous" in self._held:
+            hand_over["SHOAL_LISTEN_FD"] = self._held["rendezvous"].fileno()
+        if leads and self._console is not None:
+            hand_over[CONSOLE] = self._console
+        if self._pulses:
+            hand_over |= self._pulses.make(name)
+        output = Output(
+            Path(command["log"]),
+            self._shower(name, leads),
+            away=None
+            if self._is_shared
+            else (lambda data: self._say("log", name=name, data=binascii.b2a_base64(data, newline=False).decode())),
+        )
+        report = lambda line: self._say("report", name=name, line=line.decode(errors="replace"))  # noqa: E731
+        child = Child(name, output, report, self._group.enter)
+        own = {key: fill(value, values) for key, value in command["env"].items()}
+        argv = [fill(word, values) for word in command["argv"]]
+        numbers = {key: str(number) for key, number in hand_over.items()}
+        self._children[name] = child
+        try:
+            fault = child.start(argv, {**env, **own, **numbers}, tuple(hand_over.values()), self._workdir)
+        except ShoalError as error:  # no log
+            self._say("fault", text=str(error), usage=False)
+            return str(error)
+        if generation:
+            output.note(f"--- restart {generation} ---")
         for descriptor, read in child.pipes.items():
             self._selector.register(descriptor, selectors.EVENT_READ, read)
         if child.pidfd is not None:
             self._selector.register(child.pidfd, selectors.EVENT_READ, child.look)
+        if fault:
+            self._say("report", name=name, line="", fault=fault)
+        return fault
 
-    def _watch(self, timeout_s: float | None) -> None:
-        limit = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while self._running() and self._ordered is None:
-            deadline = self._deadline()
-            self._turn(min(limit, deadline))
-            now = time.monotonic()
-            if now >= self._deadline():
-                return
-            if now >= limit:
-                self._ordered = Outcome(FAILED, (f"not done after {timeout_s:g} s",))
+    # What goes out
 
-    def _turn(self, until: float) -> None:
-        """Waits for something to happen, at most until `until` on the monotonic clock, and deals with it."""
-        wait_s = max(0.0, until - time.monotonic())
-        if any(child.running and child.pidfd is None for child in self._children):
-            wait_s = min(wait_s, POLL_S)
-        for key, _ in self._selector.select(None if wait_s == math.inf else wait_s):
-            if not key.data():
-                self._selector.unregister(key.fd)
-        for child in self._children:
-            if child.pidfd is None:
-                child.look()
+    def _shower(self, name: str, leads: bool) -> Callable[[str], None]:
+        """Which lines of a process people see: all of the first worker, warnings of every other process.
 
-    def _running(self) -> bool:
-        return any(child.running for child in self._children)
+        A worker on a terminal draws there itself (progress, colours); lines passed on would tear its picture.
+        """
+        if leads and self._console is not None:
+            return lambda line: None
+        if leads:
+            return lambda line: self._say("line", text=line)
 
-    def _deadline(self) -> float:
-        """When those that still run are killed, on the monotonic clock."""
-        endings = [child.ending for child in self._children]
-        failed = failures(endings)
-        if failed:
-            return min(ending.since for ending in failed) + self._grace_s
-        left = [ending.since for ending in endings if ending.left]
-        if left:
-            return min(left) + self._leave_s
-        workers = [child.ending for child in self._workers]
-        if workers and all(ending.code == DONE for ending in workers):  # servers have nobody left to serve
-            return max(ending.since for ending in workers) + self._leave_s
-        return math.inf
+        def show(line: str) -> None:
+            if line.startswith(("WARNING", "ERROR")):
+                self._say("line", text=f"[{name}] {line}")
 
-    def _heed_signals(self) -> bool:
-        for signum in self._signals.read():
-            name = signal.Signals(signum).name
-            self._urgent += signum == signal.SIGINT  # engines repeat SIGTERM; only a person presses Ctrl-C twice
-            if self._urgent > 1:
-                self._ordered = Outcome(INTERRUPTED, (f"told to stop a second time ({name})",))
-                break
-            passed_on = signal.SIGTERM if signum == signal.SIGHUP else signum
-            listeners = [child for child in self._workers if child.running and passed_on not in child.ending.told]
-            for child in listeners:
-                child.tell(passed_on)
-            if listeners:
-                count = "the worker" if len(listeners) == 1 else f"{len(listeners)} workers"
-                self._console.show(f"{name}: passed on to {count}; Ctrl-C or SIGTERM once more kills at once")
-        return True
+        return show
+
+    def _tell_end(self, child: Child) -> None:
+        if child.status is None or child.name in self._told:
+            return
+        self._told.add(child.name)
+        cause = None
+        if child.status == -signal.SIGKILL and not child.was_killed:
+            cause = self._oom.cause(child.pid)
+        self._say(
+            "ended",
+            name=child.name,
+            status=child.status,
+            time=time.time(),
+            killed=child.was_killed and child.status == -signal.SIGKILL,
+            tail=list(child.output.tail),
+            cause=cause,
+        )
+
+    # The end
 
     def _kill(self) -> None:
-        for child in self._children:
+        """Kills everything below this process, and says what could not be killed."""
+        for child in self._children.values():
             child.kill()
+        self._group.kill()
+        stuck = kill_below(limit_s=UNKILLABLE_S, beat=self._beat)
+        for child in self._children.values():
+            child.look()
+            self._tell_end(child)
+        self._say("quiet", stuck=[[process.pid, process.state, process.name] for process in stuck])
+
+    def _forget(self) -> None:
+        """Makes room for the next generation."""
+        for child in self._children.values():
+            for descriptor in (*child.pipes, *([] if child.pidfd is None else [child.pidfd])):
+                if descriptor in self._selector.get_map():
+                    self._selector.unregister(descriptor)
+            child.close()
+        if self._pulses:
+            self._pulses.forget()
+        self._children, self._told, self._held_back = {}, set(), {}
+
+    def _release(self) -> None:
+        for held in self._held.values():
+            held.close()
+        self._held = {}
 
     def _end(self) -> None:
-        """Leaves nothing behind: no process, no descriptor, no handler."""
-        with self._lock:
-            if self._over:
-                return
-            self._kill()
-            self._over = True
-        limit = time.monotonic() + UNKILLABLE_S
-        while self._running() and time.monotonic() < limit:
-            self._turn(limit)
-        for child in self._children:
-            child.close()
-        limit = time.monotonic() + DYING_S
-        while not all(child.gone for child in self._children) and time.monotonic() < limit:
-            time.sleep(0.005)
-        self._selector.close()
-        self._signals.close()
+        self._kill()
+        self._forget()
+        self._release()
+        if not self._link.is_over:
+            self._link.close()
+        self._group.close()
+        end_warden(self._tie, self._warden)
 
 
-def _leads(command: Command) -> bool:
-    """The first worker listens at the rendezvous and speaks for all."""
-    return command.role == "worker" and command.rank == 0
+def main(reads: int = 0, writes: int = 1) -> int:
+    """`shoal agent`: warden and agent at the end of the link on these descriptors, stdin and stdout if not said."""
+    return guard(reads, writes, lambda tie, group: Agent(Link(reads, writes), tie, group).run())
+
+
+def _text(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode()

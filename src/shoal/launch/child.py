@@ -1,4 +1,4 @@
-"""Child: one process of a job on this host, leader of a session of its own."""
+"""Child: one process of a job on this host, leader of a session of its own, on a leash."""
 
 from __future__ import annotations
 
@@ -7,58 +7,72 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
-from shoal.launch.ending import Ending
-from shoal.launch.job import Command
+from shoal.launch.leash import Leash
 from shoal.launch.output import Output
-from shoal.launch.report import CHANNEL, Report
+from shoal.launch.report import CHANNEL
 
 _PIPE = 1 << 20  # bytes; the most an unprivileged pipe can hold
-_CANNOT_START = 127  # as shells say it
+CANNOT_START = 127  # as shells say it
 
 
 class Child:
-    """Starts a Command and notes what becomes of it in `ending`.
+    """Starts a program and notes its end in `status`.
 
     The dead leader is not reaped before `close`: as long as it is there, its process group's number cannot go to
     strangers, so that killing the group never hits them.
     """
 
-    def __init__(self, command: Command, show: Callable[[str], None]) -> None:
-        self.command = command
-        self.ending = Ending(command.name, command.log)
+    def __init__(
+        self, name: str, output: Output, tell: Callable[[bytes], None], prepare: Callable[[], None] = lambda: None
+    ) -> None:
+        """`tell` takes each line of its reports; `prepare` is called in the new process before it runs the program."""
+        self._prepare = prepare
+        self.name = name
+        """worker 1"""
+        self.output = output
+        self.status: int | None = None
+        """Exit code, or minus the signal that killed it; None while it runs."""
+        self.was_killed = False
+        """Whether `kill` ended it."""
         self.pidfd: int | None = None
         """Readable once the process has ended; None where the system has no such thing."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._output = Output(command.log, show)
-        self._report = b""
         self.pipes: dict[int, Callable[[], bool]] = {}
         """Descriptor to read from -> what reads it, once, without blocking; False at its end."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tell = tell
+        self._report = b""
+        self._leash: Leash | None = None
 
-    def start(self, env: Mapping[str, str], hand_over: Sequence[int] = ()) -> None:
-        """Starts the process; `hand_over` are descriptors it gets beside its output and its report channel.
+    def start(
+        self, argv: Sequence[str], env: Mapping[str, str], hand_over: Sequence[int] = (), workdir: str | None = None
+    ) -> str | None:
+        """Starts the program; `hand_over` are descriptors it gets beside its output and its report channel.
 
-        A program that cannot be started has ended like one that failed at once: `ending` says so.
+        What is wrong with a program that cannot be started; it has then ended like one that failed at once.
         """
-        self._output.open()
-        self.ending.started = True
+        self.output.open()
         output, output_in = os.pipe()
         report, report_in = os.pipe()
+        self._leash = Leash()
+        fault = None
         try:
             self._process = subprocess.Popen(
-                self.command.argv,
+                argv,
                 env={**env, CHANNEL: str(report_in)},
+                cwd=workdir,
                 stdin=subprocess.DEVNULL,
                 stdout=output_in,
                 stderr=output_in,
-                pass_fds=(report_in, *hand_over),
+                pass_fds=(report_in, *hand_over, *self._leash.descriptors),
                 start_new_session=True,
+                preexec_fn=self._before(self._leash),
             )
-        except OSError as error:
-            message = f"cannot start {self.command.argv[0]!r}: {error.strerror}"
-            self._output.add(f"{message}\n".encode())
-            self.ending.reported(Report(message))
-            self.ending.ended(_CANNOT_START)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            fault = _fault(argv, workdir, error)
+            self.output.add(f"{fault}\n".encode())
+            self.status = CANNOT_START
         finally:
+            self._leash.started()
             os.close(output_in)
             os.close(report_in)
             os.set_blocking(output, False)
@@ -69,74 +83,88 @@ class Child:
                 self.pidfd = os.pidfd_open(self._process.pid)
             except (AttributeError, OSError):
                 self.pidfd = None
+        return fault
+
+    def _before(self, leash: Leash) -> Callable[[], None]:
+        def before() -> None:
+            self._prepare()
+            if leash.arm:
+                leash.arm()
+
+        return before
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self.ending.status is None
+        return self._process is not None and self.status is None
 
     def look(self) -> bool:
         """Notes the end of the process, if it has come; whether it is still running."""
         if self._process and self.running:
-            status = _status(self._process)
-            if status is not None:
-                self.ending.ended(status)
+            self.status = _status(self._process)
+            if self.status is not None:
+                self._drain()
+                self.output.finish()
         return self.running
 
-    def tell(self, signum: int) -> None:
-        """Passes a signal on to the process itself; what it started is its own to tell."""
+    def tell(self, signum: int) -> bool:
+        """Passes a signal on to the process itself; what it started is its own to tell. Whether it was there."""
         if self._process and self.look():
-            self.ending.told.add(signum)
             os.kill(self._process.pid, signum)
+            return True
+        return False
 
     def kill(self) -> None:
         """Kills the process and all of its group."""
         if self._process:
-            self.ending.killed = self.look() or self.ending.killed
-            self._signal_group(signal.SIGKILL)
+            self.was_killed = self.look() or self.was_killed
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
 
     def close(self) -> None:
         """Reads what is left in the pipes, and reaps."""
-        for descriptor, read in self.pipes.items():
-            # What escaped the group may still hold the pipe, so its end is not waited for.
-            left = _PIPE
-            while left > 0 and read():
-                left -= 1 << 16
+        self._drain()
+        for descriptor in self.pipes:
             os.close(descriptor)
         self.pipes = {}
-        self._output.close()
-        self.ending.tail = tuple(self._output.tail)
+        self.output.close()
+        if self._leash:
+            self._leash.drop()
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
         if self._process and not self.running:
             self._process.wait()
 
-    @property
-    def gone(self) -> bool:
-        """Whether nothing is left of its group, once the process itself is reaped; zombies of a lazy init count."""
-        return self._process is None or not self._signal_group(0)
-
-    def _signal_group(self, signum: int) -> bool:
-        assert self._process is not None
-        try:
-            os.killpg(self._process.pid, signum)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+    def _drain(self) -> None:
+        for read in self.pipes.values():
+            left = _PIPE  # what escaped may still hold the pipe, so its end is not waited for
+            while left > 0 and read():
+                left -= 1 << 16
 
     def _read_output(self, descriptor: int) -> bool:
         data = _read(descriptor)
         if data:
-            self._output.add(data)
+            self.output.add(data)
         return data != b""
 
     def _read_report(self, descriptor: int) -> bool:
         data = _read(descriptor)
         *lines, self._report = (self._report + (data or b"")).split(b"\n")
         for line in lines:
-            if report := Report.parse(line):
-                self.ending.reported(report)
+            self._tell(line)
         return data != b""
+
+
+def _fault(argv: Sequence[str], workdir: str | None, error: Exception) -> str:
+    if workdir is not None and not os.path.isdir(workdir):
+        return f"cannot start {argv[0]!r}: no folder {workdir} here; make it, or send it: --sync-dst-dir {workdir}"
+    return f"cannot start {argv[0]!r}: {getattr(error, 'strerror', None) or error}"
 
 
 def _read(descriptor: int) -> bytes | None:

@@ -34,19 +34,38 @@ class Ending:
     """Whether the agent killed it."""
     tail: tuple[str, ...] = ()
     """Its last lines of output."""
+    host: str = ""
+    """Where it ran; empty where that goes without saying."""
+    lost: str = ""
+    """Why nobody can say how it ended: its host is lost."""
+    hung: str = ""
+    """How it made no progress while the others waited for it."""
+    cause: str = ""
+    """What the system knows of its end, such as a want of memory."""
 
     def reported(self, report: Report) -> None:
         self.report = self.report or report
         self.since = self.since or time.monotonic()
 
-    def ended(self, status: int) -> None:
-        self.status, self.ended_at = status, time.time()
+    def ended(self, status: int, at: float | None = None) -> None:
+        self.status, self.ended_at = status, time.time() if at is None else at
         self.since = self.since or time.monotonic()
         self.killed = self.killed and status == -signal.SIGKILL
+
+    def vanished(self, why: str, at: float) -> None:
+        """Its host is lost, since `at` (unix seconds)."""
+        self.lost, self.ended_at = why, at
+        self.since = self.since or time.monotonic()
+
+    @property
+    def running(self) -> bool:
+        return self.started and self.status is None and not self.lost
 
     @property
     def code(self) -> int | None:
         """Its exit code; to die of a signal that was passed on is to leave, not to fail."""
+        if self.lost:
+            return FAILED
         if self.killed or self.status is None:
             return self.report.exit_code if self.report else None
         number = -self.status if self.status < 0 else self.status - 128  # shells add 128 to a child's signal
@@ -65,21 +84,28 @@ class Ending:
 
     @property
     def collateral(self) -> bool:
-        return self.report is not None and self.report.collateral
+        return self.report is not None and self.report.collateral and not self.lost
 
     @property
     def wrong_at(self) -> float:
         """When it went wrong, unix seconds: its own word for it, else when its end was noticed."""
-        return self.report.time if self.report else self.ended_at
+        return self.report.time if self.report and not self.lost else self.ended_at
 
     @property
     def manner(self) -> str:
-        """not started, running, exit 1, killed by SIGSEGV, killed by the agent."""
+        """not started, running, exit 1, killed by SIGSEGV, killed by the agent, lost with its host."""
+        if self.lost:
+            return "lost with its host"
         if self.killed:
             return "killed by the agent"
         if self.status is None:
             return "running" if self.started else "not started"
         return f"exit {self.status}" if self.status >= 0 else f"killed by {_signal_name(-self.status)}"
+
+    @property
+    def place(self) -> str:
+        """worker 1 on host2"""
+        return f"{self.name} on {self.host}" if self.host else self.name
 
     def same_as(self, other: Ending) -> bool:
         """Whether both tell of one fault that each met on its own, such as a missing file."""
@@ -89,10 +115,11 @@ class Ending:
     def told_last(self) -> list[str]:
         """The cause of a job's failure, in full."""
         manner = f"{self.manner} (exit {self.status})" if self.status is not None and self.status < 0 else self.manner
+        manner = f"{manner}, by {self.cause}" if self.cause else self.lost or manner
         if self.killed:
-            manner = "reported an error and did not end by itself"
+            manner = self.hung or "reported an error and did not end by itself"
         what = (self.report.traceback or self.report.error).splitlines() if self.report else self.tail
-        return [f"{self.name} failed first: {manner}", *what, f"log: {self.log}"]
+        return [f"{self.place} failed first: {manner}", *what, f"log: {self.log}"]
 
 
 def failures(endings: Iterable[Ending]) -> list[Ending]:
@@ -105,8 +132,9 @@ def failures(endings: Iterable[Ending]) -> list[Ending]:
 def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcome:
     """How the job ended. `ordered` is the outcome if somebody had the agent kill what still ran."""
     killed = [ending.name for ending in endings if ending.killed]
-    if ordered and killed:
-        return Outcome(ordered.exit_code, (*ordered.lines, f"killed by the agent: {', '.join(killed)}"))
+    if ordered and (killed or not endings or any(ending.code is None for ending in endings)):
+        lines = (f"killed by the agent: {', '.join(killed)}",) if killed else ()
+        return Outcome(ordered.exit_code, (*ordered.lines, *lines))
     failed = failures(endings)
     if failed:
         # A victim often reports before the death of its peer is noticed here, so its own word counts before the clock.
@@ -116,6 +144,10 @@ def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcom
         also = ", ".join(f"{ending.name} ({ending.manner})" for ending in others if ending not in alike)
         lines = [f"also ended because of it: {also}"] if also else []
         lines += [f"the same went wrong in: {', '.join(ending.name for ending in alike)}"] if alike else []
+        early = [ending for ending in endings if ending.status == DONE and ending.ended_at <= culprit.wrong_at]
+        if culprit.collateral and early:  # whom it misses did not fail
+            names = ", ".join(ending.place for ending in early)
+            lines.append(f"{names} ended before, with exit 0 as if all were done: look there for the cause")
         lines += culprit.told_last()
         return Outcome(USAGE if culprit.code == USAGE else FAILED, tuple(lines))
     left = {ending.code for ending in endings if ending.left}

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-RoleName = Literal["worker", "server"]
+from shoal.launch.hosts import Host
+
+RoleName = Literal["worker", "server", "scheduler"]
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,42 @@ class Role:
 
 @dataclass(frozen=True)
 class Job:
-    """What to start; nothing in it says where."""
+    """What to start, and on which hosts."""
 
     roles: tuple[Role, ...]
     run: Path
     """The run folder."""
     ports: range | None = None
     """Everything that listens takes its port from here; None: any free one."""
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[Host, ...] = ()
     """In the order of ranks; empty: this host."""
+    hostfile: Path | None = None
+    """Where `hosts` come from; read again before a restart."""
+    nproc_per_node: int | None = None
+    """Workers that a host takes; None: as its slots say."""
+    id: str = ""
+    """16 hex digits that every process of the job carries as its tag; empty: the start makes one up."""
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    """Variables for every process, on every host; None: this process's value, if it has one."""
+    workdir: Path | None = None
+    """Where processes start; None: this process's working directory, on every host."""
+    sync_dst_dir: Path | None = None
+    """Where the working directory is copied to on other hosts before the start; None: it is not."""
+    data: str | None = None
+    """A file or folder that all hosts must hold alike, looked at before a start on others; None: nobody looks."""
+    silence_s: float = 30.0
+    """A host, or a launcher, that says nothing for so long is lost, and everything below it ends."""
+    hang_s: float | None = 60.0
+    """A worker that makes no progress for so long hangs; None: nobody looks."""
+    grace_s: float = 2.0
+    """After a failure, the time the others have to report."""
+    leave_s: float = 60.0
+    """After processes were told to stop, or one stopped in good order, the time the others have to do so."""
+    max_restarts: int = 0
+    min_workers: int | None = None
+    """A restart may do with so few workers; None: with the same number only."""
+    worlds: Literal["shoal", "all"] = "shoal"
+    """Whose variables processes find: Shoal's, or also those of torchrun, MXNet and Paddle."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +77,17 @@ class Command:
     env: Mapping[str, str]
     """Only what Shoal sets; the rest is the environment it is started from."""
     log: Path
+    node: int = 0
+    """Which of the plan's hosts."""
 
     @property
     def name(self) -> str:
         return f"{self.role} {self.rank}"
+
+    @property
+    def leads(self) -> bool:
+        """The first worker listens at the rendezvous and speaks for all."""
+        return self.role == "worker" and self.rank == 0
 
     def text(self) -> str:
         """A block for people: host, who, environment, command line, log."""
@@ -68,12 +104,19 @@ class Plan:
     commands: tuple[Command, ...]
     job: Job
     launcher: str
+    hosts: tuple[Host, ...] = (Host("localhost"),)
+    """Those that take part; `Command.node` counts them."""
+    ports: tuple[tuple[str, int], ...] = ()
+    """(NAME, node) of every `{port:NAME}` in the commands, beside the rendezvous."""
+    ways: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(host, the command here that reaches its agent)."""
 
     def text(self) -> str:
         """What --dry-run prints and plan.txt holds. Placeholders stay unfilled: only a start gives them values."""
         ports = f"{self.job.ports.start}-{self.job.ports.stop - 1}" if self.job.ports else "any"
         head = f"launcher: {self.launcher}\nrun: {self.job.run}\nprocesses: {len(self.commands)}\nports: {ports}"
-        return "\n\n".join([head, *(command.text() for command in self.commands)]) + "\n"
+        ways = [f"{host} agent\n    {shlex.join(argv)}" for host, argv in self.ways]
+        return "\n\n".join([head, *ways, *(command.text() for command in self.commands)]) + "\n"
 
 
 @dataclass(frozen=True)

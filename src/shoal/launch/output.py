@@ -15,15 +15,26 @@ _LONGEST = 1 << 16  # bytes of a line before it is shown in pieces: a process ma
 class Output:
     """Takes bytes as they come: all go to the log, whole lines to `show`, the last lines are kept."""
 
-    def __init__(self, log: Path, show: Callable[[str], None], *, keep: int = 15) -> None:
+    def __init__(
+        self,
+        log: Path,
+        show: Callable[[str], None],
+        *,
+        away: Callable[[bytes], None] | None = None,
+        keep: int = 15,
+    ) -> None:
+        """`away`: takes the bytes in the log's place, where the log lies on another host."""
         self._show = show
         self._path = log
+        self._away = away
         self._log: FileIO | None = None
         self._unfinished = b""
         self.tail: deque[str] = deque(maxlen=keep)
 
     def open(self) -> None:
         """Opens the log behind what it already holds (a resumed run goes on in the same file)."""
+        if self._away:
+            return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._log = FileIO(self._path, "ab")
@@ -31,12 +42,25 @@ class Output:
             raise ShoalError(f"log {self._path}: cannot be opened ({error.strerror})") from None
 
     def add(self, data: bytes) -> None:
+        if self._away:
+            self._away(data)
         self._write(data)
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
         for line in lines:
             self._line(line)
         if len(self._unfinished) > _LONGEST:
             self._flush()
+
+    def note(self, line: str) -> None:
+        """A line of our own in the log, and nowhere else."""
+        data = f"\n{line}\n".encode()
+        if self._away:
+            self._away(data)
+        self._write(data)
+
+    def finish(self) -> None:
+        """The process has ended: its last line may lack an end."""
+        self._flush()
 
     def close(self) -> None:
         """Shows a last line that has no end, and closes the log."""

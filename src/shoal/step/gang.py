@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import os
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from shoal.base.errors import ShoalError, first_line
 from shoal.base.world import World
+from shoal.launch.meeting import check_neighbour
+
+_MOST_NAMED = 8
+"""Missing ranks that a message names."""
 
 
 class Gang(ABC):
@@ -127,12 +134,14 @@ def join(
     *,
     listen_fd: int | None = None,
     wait_s: float = 120.0,
+    connect_s: float = 20.0,
     limit_s: float = 1800.0,
 ) -> Gang:
     """The gang of `world`; Alone when there is none or it has one rank.
 
     listen_fd: an open listening socket for rank 0's store, which no other program can take meanwhile.
-    wait_s: how long to wait for missing ranks, whose absence is a ShoalError; limit_s: how long a collective may take.
+    wait_s: how long to wait for missing ranks, whose absence is a ShoalError; connect_s: how long those who have met
+    may take to connect to each other; limit_s: how long a collective may take.
     """
     if world is None or world.num_ranks == 1:
         return Alone(device)
@@ -148,16 +157,53 @@ def join(
             wait_for_workers=False,
             multi_tenant=True,
         )
+        absent = _meet(store, world, wait_s)
+        if not absent and device.type == "cpu":
+            check_neighbour(store, world, connect_s / 2)
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        raise ShoalError(
+            f"rank {world.rank} of {world.num_ranks}: no gang at {world.rendezvous} within {wait_s:.0f} s "
+            f"({first_line(error)})"
+        ) from None
+    if absent:
+        who = ", ".join(map(str, absent[:_MOST_NAMED])) + (", …" if len(absent) > _MOST_NAMED else "")
+        raise ShoalError(f"rank {who} of {world.num_ranks} did not come to {world.rendezvous} within {wait_s:.0f} s")
+    try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=dist.PrefixStore("shoal", store),  # type: ignore[attr-defined]
             rank=world.rank,
             world_size=world.num_ranks,
-            timeout=datetime.timedelta(seconds=limit_s),
+            timeout=datetime.timedelta(seconds=connect_s),
         )
+        _allow(datetime.timedelta(seconds=limit_s))
     except (dist.DistError, RuntimeError, ValueError) as error:
-        reason = first_line(error)
+        chosen = os.environ.get("GLOO_SOCKET_IFNAME")
         raise ShoalError(
-            f"rank {world.rank} of {world.num_ranks}: no gang at {world.rendezvous} within {wait_s:.0f} s ({reason})"
+            f"rank {world.rank} of {world.num_ranks}: all have met at {world.rendezvous}, but cannot connect to each "
+            f"other within {connect_s:.0f} s"
+            + (f" over interface {chosen}" if chosen else "")
+            + f"; see which hosts reach each other: shoal doctor -H HOSTS ({first_line(error)})"
         ) from None
     return Group(device)
+
+
+def _allow(limit: datetime.timedelta) -> None:
+    """Lets collectives take so long; their limit until then was that of connecting."""
+    set_timeout = getattr(dist, "set_timeout", None)  # torch 2.15 and later
+    if set_timeout is not None:
+        set_timeout(limit)
+    else:
+        distributed_c10d._set_pg_timeout(limit)
+
+
+def _meet(store: Any, world: World, wait_s: float) -> list[int]:
+    """Waits until every rank has come to the store; the ranks that have not within `wait_s` seconds."""
+    places = [f"here/{rank}" for rank in range(world.num_ranks)]
+    store.set(places[world.rank], "")
+    later_s = 5.0 if world.rank else 0.0  # who holds the store speaks first; the others lose it with him
+    try:
+        store.wait(places, datetime.timedelta(seconds=wait_s + later_s))
+        return []
+    except dist.DistStoreError:
+        return [rank for rank, place in enumerate(places) if not store.check([place])]

@@ -42,14 +42,17 @@ def evaluate(
     gang: Gang,
     *,
     threads: int = 0,
+    beat: Callable[[], None] = lambda: None,
 ) -> Score:
     """Every worker takes whole chunks; counts and float64 loss sums are added in the order of chunks. A collective.
 
-    threads: that decode images ahead, as `data.threads`."""
+    threads: that decode images ahead, as `data.threads`. beat: called at every chunk."""
     chunks = len(chunk_bounds(len(data.labels), eval_batch))
     slots = torch.zeros(chunks, 4, dtype=torch.float64, device=gang.device)
     taken = eval_chunks(data, augment, eval_batch, replica=gang.rank, num_replicas=gang.num_ranks, threads=threads)
+    beat()
     for chunk, batch in taken:
+        beat()
         labels = batch.labels.to(gang.device)
         logits = logits_of(batch)
         loss = cross_entropy(

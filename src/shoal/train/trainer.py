@@ -19,6 +19,7 @@ from shoal.base.duration import Duration
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
 from shoal.data.batches import Batches
+from shoal.launch.pulse import LONG, Pulse
 from shoal.recipe.load import plain
 from shoal.report.sinks import Sink
 from shoal.step.meters import Meters, Metrics
@@ -32,10 +33,13 @@ from shoal.train.signals import StopSignals
 class Trainer:
     """Trains what was set up. Every rank has one; only rank 0's sink and run are used."""
 
-    def __init__(self, setup: Setup, run: Run, sink: Sink, manifest: dict[str, Any]) -> None:
-        """manifest: what checkpoints say of themselves."""
+    def __init__(
+        self, setup: Setup, run: Run, sink: Sink, manifest: dict[str, Any], pulse: Pulse | None = None
+    ) -> None:
+        """manifest: what checkpoints say of themselves. pulse: is told where this worker stands."""
         recipe, gang, clock, cut = setup.recipe, setup.gang, setup.clock, setup.cut
         self.recipe, self.rig, self.gang, self.clock = recipe, setup.rig, gang, clock
+        self._pulse = pulse or Pulse()
         self._cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
         data: Any = recipe.data
         self._batches = Batches(
@@ -63,15 +67,21 @@ class Trainer:
 
     def fit(self, signals: StopSignals) -> int:
         """Trains to the end, or until a signal asks any worker to stop. Returns the ask that ended it, or 0."""
-        clock, rig = self.clock, self.rig
+        clock, rig, pulse = self.clock, self.rig, self._pulse
         self._cpu_began = time.process_time()
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
         steps = self._batches.steps(clock.step, clock.steps)
         try:
             for step in clock:
+                patience = self._patience()
+                pulse.beat("waits for data", step)
                 batches = next(steps)
                 rig.ask = signals.ask
-                outputs = [(batch, rig.forward_backward(batch, last=batch is batches[-1])) for batch in batches]
+                outputs = []
+                for batch in batches:
+                    pulse.beat("computes", step, patience)
+                    outputs.append((batch, rig.forward_backward(batch, last=batch is batches[-1])))
+                pulse.beat("exchanges", step, patience)
                 stepped, asked = rig.apply(self._lr(clock.images), self._cut.count(step))
                 if stepped:
                     for batch, output in outputs:
@@ -88,6 +98,11 @@ class Trainer:
             self.validate()
         self.save()
         return asked
+
+    def _patience(self) -> float:
+        """First steps may compile: the model (again for an epoch's short last batch), or what a device needs."""
+        compiles = self.recipe.model.compile and self.clock.epoch == 0
+        return LONG if compiles or self.first_step_at is None else 1.0
 
     def _lr(self, images: int) -> float:
         """Learning rate of the step that begins after `images`."""
@@ -134,6 +149,7 @@ class Trainer:
                 self.recipe.data.eval_batch,  # type: ignore[attr-defined]
                 self.gang,
                 threads=self.recipe.data.threads,  # type: ignore[attr-defined]
+                beat=lambda: self._pulse.beat("validates", self.clock.step, self._patience()),
             )
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
@@ -164,6 +180,7 @@ class Trainer:
         if self._saved_step == clock.step or clock.step == 0:
             return
         began = time.perf_counter()
+        self._pulse.beat("saves", clock.step, LONG)
         with clock.paused():
             self.rig.settle()
             self._check_finite(self.rig.model)

@@ -16,6 +16,7 @@ from shoal.base.errors import DONE, FAILED, INTERRUPTED, ShoalError, UsageError
 from shoal.base.files import write_whole
 from shoal.base.run import Run
 from shoal.base.world import World
+from shoal.launch.pulse import LONG, MEETS, OPENS, Pulse
 from shoal.launch.report import report_error
 from shoal.recipe.load import Loaded
 from shoal.report.sinks import Sink, Sinks
@@ -32,26 +33,38 @@ from shoal.train.signals import EXIT_OF_ASK, StopSignals
 from shoal.train.trainer import Trainer
 
 
-def work(loaded: Loaded, run: Run, world: World | None, signals: StopSignals, *, resume: str, began: float) -> int:
+def work(
+    loaded: Loaded,
+    run: Run,
+    world: World | None,
+    signals: StopSignals,
+    *,
+    resume: str,
+    began: float,
+    pulse: Pulse | None = None,
+) -> int:
     """Trains as one worker of `world` (None: the only one). Returns the process's exit code; errors are raised.
 
     resume: `auto` (the run's newest sound checkpoint, if any), `never`, or a checkpoint's path.
     began: unix time at which the command was started, for the time to the first step.
     """
-    recipe = loaded.recipe
+    recipe, pulse = loaded.recipe, pulse or Pulse()
     machine = Machine.choose(recipe.strategy, world)  # type: ignore[arg-type]
     machine.use(deterministic=recipe.strategy.deterministic)  # type: ignore[attr-defined]
+    pulse.beat(OPENS, 0, LONG)
     data = open_data(recipe)
+    pulse.beat(MEETS, 0, LONG)
     listen = os.environ.get("SHOAL_LISTEN_FD")
     gang = join(world, machine.device, listen_fd=int(listen) if listen else None)
     try:
+        pulse.beat("sets up", 0, LONG)
         notes: list[str] = []
         saved = _saved(run, resume, gang, notes.append)
         setup = Setup.of(recipe, gang, data, pretrained=saved is None)
         same_run = resume == "auto" or run.folder.resolve() in Path(resume).resolve().parents
         progress = Progress.of(saved.state["progress"]).over(setup.clock.span, same_run=same_run) if saved else None
         with _sinks(run, world, gang, progress.step if progress else None) as sink:
-            trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads))
+            trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads), pulse)
             if saved is not None and progress is not None:
                 notes += trainer.load(saved, progress, same_run=same_run)
             if gang.rank == 0:
@@ -61,6 +74,7 @@ def work(loaded: Loaded, run: Run, world: World | None, signals: StopSignals, *,
                 sink.write(_start(loaded, setup, machine, resumed=saved is not None))
             with signals.training():
                 asked = trainer.fit(signals)
+            pulse.beat("ends", setup.clock.step)
             trainer.end_event(began)
             setup.rig.close()
             gang.barrier()

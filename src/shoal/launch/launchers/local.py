@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
 from typing import Literal
 
 from shoal.base.errors import UsageError
-from shoal.base.run import Run
-from shoal.base.world import World
-from shoal.launch.agent import Agent
-from shoal.launch.job import Command, Handle, Job, Plan, Role
+from shoal.launch.head import Head
+from shoal.launch.hosts import Host
+from shoal.launch.job import Handle, Job, Plan
 from shoal.launch.launcher import Launcher
-
-HERE = ("localhost", "127.0.0.1")
+from shoal.launch.line import Line, Program
+from shoal.launch.plan import plan_of
+from shoal.launch.warden import SILENCE
 
 
 class Local(Launcher, frozen=True, kw_only=True):
-    """All processes on this host, watched over by this process."""
+    """All processes on this host, below an agent that ends them when this process ends."""
 
     name: Literal["local"] = "local"
 
@@ -25,31 +25,26 @@ class Local(Launcher, frozen=True, kw_only=True):
         return None if os.name == "posix" else "needs Linux or macOS"
 
     def plan(self, job: Job) -> Plan:
-        elsewhere = [host for host in job.hosts if host not in HERE]
+        elsewhere = [host.text for host in job.hosts if not host.is_here]
         if elsewhere:
             raise UsageError(f"launcher local starts processes on this host only, not on {', '.join(elsewhere)}")
-        return Plan(tuple(command for role in job.roles for command in _commands(role, job)), job, self.name)
+        return plan_of(job, self.name)
 
     def start(self, plan: Plan) -> Handle:
-        return Agent(plan.commands, ports=plan.job.ports).start()
+        return Head(plan, local_line).start()
 
 
-def _commands(role: Role, job: Job) -> Iterator[Command]:
-    for rank in range(role.count):
-        world = World(
-            rank=rank,
-            num_ranks=role.count,
-            rank_of_node=rank,
-            ranks_per_node=role.count,
-            rendezvous="{rendezvous}",
-            launcher="shoal",
-            role=role.name,
-        )
-        yield Command(
-            role=role.name,
-            rank=rank,
-            host="localhost",
-            argv=role.argv,
-            env={**role.env, **world.to_env()},
-            log=Run(job.run).log(role.name, rank),
-        )
+def local_line(host: Host, plan: Plan, terminal: int | None) -> Line:
+    """The agent of this host, with this process's whole environment. `terminal`: for the first worker to draw on."""
+    env = {**os.environ, "SHOAL_JOB": plan.job.id, "SHOAL_RUN": os.path.abspath(plan.job.run)}
+    env[SILENCE] = f"{plan.job.silence_s:g}"
+    env.pop("SHOAL_CONSOLE_FD", None)
+    if terminal is not None:
+        env["SHOAL_CONSOLE_FD"] = str(terminal)
+    argv = (sys.executable, "-m", "shoal", "agent")
+    return Program(argv, env, _reason, () if terminal is None else (terminal,), is_agent=True)
+
+
+def _reason(code: int | None, said: str) -> str:
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
+    return f"this host's agent did not start: {last or f'exit {code}'}"

@@ -1,4 +1,4 @@
-"""The agent: who failed first, what people see, and that nothing is left, with tiny workers that need no torch."""
+"""Head and agent: who failed first, what people see, and that nothing is left, with tiny workers that need no torch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 
 import shoal
 from shoal.base.errors import UsageError
-from shoal.launch.agent import Agent
-from shoal.launch.child import Child
 from shoal.launch.ending import Ending, outcome
 from shoal.launch.environment import inherited
-from shoal.launch.job import Command, Outcome
+from shoal.launch.head import Head
+from shoal.launch.job import Command, Job, Outcome, Plan, Role
+from shoal.launch.launchers.local import local_line
 from shoal.launch.output import Output
+from shoal.launch.plan import plan_of
 from shoal.launch.report import Report, report_error
 
 SOURCE = str(Path(shoal.__file__).parents[1])
@@ -44,10 +46,16 @@ def worker(rank: int, script: str, folder: Path, role: str = "worker", **env: st
     )
 
 
-def run(folder: Path, *scripts: str, **options) -> Outcome:
+def head(commands: list[Command], *, console: TextIO | None = None, **job: Any) -> Head:
+    """What starts `commands` on this host; `job`: fields of the Job."""
+    planned = Plan(tuple(commands), Job((), commands[0].log.parent.parent, **job), "local")
+    return Head(planned, local_line, console=console or io.StringIO())
+
+
+def run(folder: Path, *scripts: str, **options: Any) -> Outcome:
     """Runs one worker per script; `console` in options reads along."""
     commands = [worker(rank, script, folder) for rank, script in enumerate(scripts)]
-    return Agent(commands, **{"console": io.StringIO(), **options}).start().wait(timeout_s=30)
+    return head(commands, **options).start().wait(timeout_s=30)
 
 
 def log(folder: Path, rank: int) -> str:
@@ -103,7 +111,19 @@ def test_who_does_not_stop_with_the_others_is_killed(tmp_path: Path) -> None:
 
 def test_servers_end_when_no_worker_is_left_to_serve(tmp_path: Path) -> None:
     commands = [worker(0, "pass", tmp_path), worker(0, SLEEP, tmp_path, role="server")]
-    assert Agent(commands, console=io.StringIO(), leave_s=0.2).start().wait(30) == Outcome(0)
+    assert head(commands, leave_s=0.2).start().wait(30) == Outcome(0)
+
+
+def test_servers_that_nobody_told_end_with_the_last_worker(tmp_path: Path) -> None:
+    """A signal that asks to stop is for the workers."""
+    told = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); print('up', flush=True); time.sleep(60)"
+    commands = [worker(0, told, tmp_path), worker(0, SLEEP, tmp_path, role="server")]
+    running = head(commands, grace_s=0.2).start()
+    wait_for(lambda: "up" in log(tmp_path, 0))
+    os.kill(os.getpid(), signal.SIGTERM)
+    began = time.monotonic()
+    assert running.wait(30).exit_code == 75
+    assert time.monotonic() - began < 10
 
 
 # The first failure
@@ -227,7 +247,7 @@ def test_import_error_at_start(tmp_path: Path) -> None:
 def test_program_that_does_not_exist(tmp_path: Path) -> None:
     command = Command("worker", 1, "localhost", ("no-such-program",), {}, tmp_path / "worker-1.log")
     commands = [worker(0, SLEEP, tmp_path), command, worker(2, SLEEP, tmp_path)]
-    ended = Agent(commands, console=io.StringIO(), grace_s=0.1).start().wait(30)
+    ended = head(commands, grace_s=0.1).start().wait(30)
     assert ended == Outcome(
         1,
         (
@@ -350,12 +370,13 @@ def test_environment_is_inherited_but_for_other_worlds(tmp_path: Path, monkeypat
         monkeypatch.setenv(name, "7")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     names = ("RANK", "MASTER_ADDR", "SHOAL_RANK", "DMLC_ROLE", "OTHER_RANK", "GLOO_SOCKET_IFNAME", "PYTHONUNBUFFERED")
-    run(tmp_path, f"print(*(os.environ.get(name) for name in {names})); print(os.getppid(), sys.stdin.read() == '')")
+    told = f"print(*(os.environ.get(name) for name in {names})); print(os.getppid() != {os.getpid()})"
+    run(tmp_path, f"{told}; print(sys.stdin.read() == '')")
     gloo = "lo" if sys.platform == "linux" else "None"
-    assert log(tmp_path, 0) == f"None None None None 7 {gloo} 1\n{os.getpid()} True\n"
+    assert log(tmp_path, 0) == f"None None None None 7 {gloo} 1\nTrue\nTrue\n"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    run(tmp_path / "2", "print(os.environ['GLOO_SOCKET_IFNAME'], os.environ['SHOAL_PARENT_PID'])")
-    assert log(tmp_path / "2", 0) == f"eth7 {os.getpid()}\n"
+    run(tmp_path / "2", "print(os.environ['GLOO_SOCKET_IFNAME'])")
+    assert log(tmp_path / "2", 0) == "eth7\n"
 
 
 @pytest.mark.parametrize(
@@ -412,7 +433,7 @@ def test_nothing_is_left_of_any_group(tmp_path: Path) -> None:
         worker(0, textwrap.dedent(with_children) + "sys.exit(1)", tmp_path, TAG=tag),
         worker(1, textwrap.dedent(with_children) + SLEEP, tmp_path, TAG=tag),
     ]
-    agent = Agent(commands, console=io.StringIO(), grace_s=0.3).start()
+    agent = head(commands, grace_s=0.3).start()
     began = time.monotonic()
     while len(tagged(tag)) < 2 and time.monotonic() - began < 20:  # a process has its tag only once it runs its program
         time.sleep(0.01)
@@ -423,18 +444,19 @@ def test_nothing_is_left_of_any_group(tmp_path: Path) -> None:
 
 
 @linux
-def test_a_process_that_escaped_with_the_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_what_escaped_its_session_is_killed_and_its_pipe_is_not_waited_for(tmp_path: Path) -> None:
     escaping = """
         import subprocess
-        child = subprocess.Popen(['sleep', '60'], start_new_session=True)
-        open(os.environ['FOLDER'] + '/pid', 'w').write(str(child.pid))
+        child = subprocess.Popen(['setsid', '-f', 'sleep', '60'], start_new_session=True)
+        child.wait()
         print('all of it')
     """
+    tag = uuid.uuid4().hex
     began = time.monotonic()
-    ended = run(tmp_path, escaping)
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    assert ended == Outcome(0) and time.monotonic() - began < 20
+    assert head([worker(0, escaping, tmp_path, TAG=tag)]).start().wait(30) == Outcome(0)
+    assert time.monotonic() - began < 20
     assert log(tmp_path, 0) == "all of it\n"
+    assert tagged(tag) == []
 
 
 def test_bystanders_live_on(tmp_path: Path) -> None:
@@ -454,7 +476,7 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
 
 
 def test_wait_with_a_limit_kills_and_fails(tmp_path: Path) -> None:
-    agent = Agent([worker(0, SLEEP, tmp_path)], console=io.StringIO()).start()
+    agent = head([worker(0, SLEEP, tmp_path)]).start()
     assert agent.status() == {"worker 0": "running"}
     ended = agent.wait(timeout_s=0.2)
     assert ended == Outcome(1, ("not done after 0.2 s", "killed by the agent: worker 0"))
@@ -463,26 +485,10 @@ def test_wait_with_a_limit_kills_and_fails(tmp_path: Path) -> None:
 
 
 def test_cancel(tmp_path: Path) -> None:
-    agent = Agent([worker(0, SLEEP, tmp_path), worker(1, SLEEP, tmp_path)], console=io.StringIO()).start()
+    agent = head([worker(0, SLEEP, tmp_path), worker(1, SLEEP, tmp_path)]).start()
     agent.cancel()
     assert agent.wait(30) == Outcome(130, ("cancelled", "killed by the agent: worker 0, worker 1"))
     agent.cancel()
-
-
-def test_where_processes_cannot_be_waited_for_they_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = Child.start
-
-    def without_pidfd(child: Child, *args) -> None:
-        with monkeypatch.context() as patch:
-            patch.delattr(os, "pidfd_open", raising=False)
-            start(child, *args)
-        assert child.pidfd is None
-
-    monkeypatch.setattr(Child, "start", without_pidfd)
-    ended = run(tmp_path, SLEEP, "sys.exit(3)", grace_s=0.1)
-    assert ended.lines[1] == "worker 1 failed first: exit 3"
 
 
 # Signals
@@ -490,15 +496,16 @@ def test_where_processes_cannot_be_waited_for_they_are_looked_at(
 DRIVER = """
 import json, signal, sys
 from pathlib import Path
-from shoal.launch.agent import Agent
-from shoal.launch.job import Command
+from shoal.launch.head import Head
+from shoal.launch.job import Command, Job, Plan
+from shoal.launch.launchers.local import local_line
 folder = Path(sys.argv[1])
 before = [signal.getsignal(number) for number in (2, 15, 1, 10)]
 commands = [
     Command('worker', rank, 'localhost', (sys.executable, '-c', script), {}, folder / f'{rank}.log')
     for rank, script in enumerate(sys.argv[2:])
 ]
-outcome = Agent(commands).start().wait(60)
+outcome = Head(Plan(tuple(commands), Job((), folder), 'local'), local_line).start().wait(60)
 restored = before == [signal.getsignal(number) for number in (2, 15, 1, 10)]
 print(json.dumps([outcome.exit_code, outcome.lines, restored]))
 """
@@ -579,3 +586,69 @@ def test_hangup_stays_ignored_under_nohup(tmp_path: Path) -> None:
     process.send_signal(signal.SIGUSR1)
     assert ended(process) == [75, [], True]
     assert (tmp_path / "0.log").read_text() == "got SIGUSR1\n"
+
+
+# Starts that come to nothing, and restarts
+
+
+def test_told_to_stop_while_hosts_are_still_asked(tmp_path: Path) -> None:
+    """Nothing was started, and nobody may take that for a job well done."""
+    driver = """
+import os, signal, sys, threading
+from shoal.launch.head import Head
+from shoal.launch.hosts import Host
+from shoal.launch.job import Command, Job, Plan
+from shoal.launch.line import Program
+from pathlib import Path
+def deaf(host, plan, terminal):
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return Program(['sleep', '60'], os.environ, lambda code, said: 'deaf', is_agent=False)
+folder = Path(sys.argv[1])
+command = Command('worker', 0, 'localhost', ('true',), {}, folder / 'log')
+ended = Head(Plan((command,), Job((), folder), 'local', (Host('localhost'),)), deaf).start().wait(30)
+print(ended.exit_code, *ended.lines)
+"""
+    env = {**os.environ, "PYTHONPATH": SOURCE}
+    done = subprocess.run([sys.executable, "-c", driver, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert done.stdout == "130 told to stop before the start (SIGINT)\n", done.stderr
+
+
+def restarting(folder: Path, script: str, restarts: int) -> tuple[Outcome, str]:
+    """One worker that may start again; what was said meanwhile."""
+    console = io.StringIO()
+    role = Role("worker", 1, (sys.executable, "-c", PRELUDE + textwrap.dedent(script)), {"FOLDER": str(folder)})
+    planned = plan_of(Job((role,), folder, max_restarts=restarts), "local")
+    ended = Head(planned, local_line, console=console).start().wait(30)
+    return ended, console.getvalue()
+
+
+def test_a_failure_is_followed_by_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    ended, said = restarting(tmp_path, "g = os.environ['SHOAL_GENERATION']; print('at', g); sys.exit(int(g) < 2)", 2)
+    assert ended == Outcome(0)
+    assert log(tmp_path, 0) == "at 0\n\n--- restart 1 ---\nat 1\n\n--- restart 2 ---\nat 2\n"
+    assert said.count("worker 0 failed first: exit 1") == 2
+    assert "restart 2 of 2: 1 worker on localhost" in said
+
+
+def test_the_last_failure_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    ended, _ = restarting(tmp_path, "print('at', os.environ['SHOAL_GENERATION']); sys.exit(4)", 1)
+    assert ended.exit_code == 1
+    assert ended.lines[:2] == ("worker 0 failed first: exit 4", "at 1")
+
+
+def test_wrong_usage_and_a_stop_are_no_failure_to_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    for code in (2, 75):
+        ended, said = restarting(tmp_path / str(code), f"sys.exit({code})", 3)
+        assert ended.exit_code == code
+        assert "restart" not in said
+
+
+def test_a_killed_agent_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", SOURCE)
+    script = "g = os.environ['SHOAL_GENERATION']; g == '0' and os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.5)"
+    ended, said = restarting(tmp_path, script, 1)
+    assert ended == Outcome(0), (ended, said)
+    assert "restart 1 of 1" in said

@@ -1,0 +1,84 @@
+"""Training over ssh hosts: the bits of one host; a worker that hangs is named, and the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Hosts, environment
+from command import CPU, argv, shoal
+
+from shoal.base.run import Run
+
+EXACT = ("strategy.deterministic=true", "strategy.threads=1")
+TIMES = {"seconds", "images_per_s", "wait_share", "trained_s"}
+
+
+def what_came(folder: Path) -> dict[str, Any]:
+    """The state's bytes and the figures without times."""
+    import torch
+
+    run = Run(folder)
+    path = run.checkpoint(run.steps_saved()[-1])
+    optimizer = torch.load(path / "state.pt", weights_only=True)["optimizer"]["state"]
+    figures = [event for event in run.read_metrics() if event["event"] in ("train", "epoch", "val")]
+    return {
+        "model": (path / "model.safetensors").read_bytes(),
+        "optimizer": [tensor.numpy().tobytes() for state in optimizer.values() for tensor in state.values()
+                      if isinstance(tensor, torch.Tensor)],
+        "figures": [{key: value for key, value in event.items() if key not in TIMES} for event in figures],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_four_workers_on_two_hosts_give_the_bits_of_four_here(hosts: Hosts, tmp_path: Path) -> None:
+    words = ("train", "digits", *EXACT, "length=3ep", "-n", "4")
+    here = shoal(hosts, *words, "--run", tmp_path / "here")
+    assert here.returncode == 0, here.stderr
+    ssh = ("-H", "host1,host2", "--ssh-config", hosts.ssh_config)
+    there = shoal(hosts, *words, *ssh, "--run", tmp_path / "there")
+    assert there.returncode == 0, there.stderr
+    assert what_came(tmp_path / "there") == what_came(tmp_path / "here")
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_is_named_and_the_job_goes_on(hosts: Hosts, tmp_path: Path) -> None:
+    words = ("train", "digits", *EXACT, "length=100ep", "save_every=10st", "log_every=10st", "-n", "2", "--hang", "3s")
+    words = (*words, "-H", "host1,host2", "--ssh-config", hosts.ssh_config, "--run", tmp_path / "run")
+    with open(tmp_path / "said", "w") as said:
+        command = argv(hosts, *map(str, words), "--max-restarts", "1")
+        process = subprocess.Popen(command, stderr=said, stdout=said, env={**os.environ, **CPU}, start_new_session=True)
+    text = (tmp_path / "said").read_text
+    try:
+        _wait(lambda: len(Run(tmp_path / "run").steps_saved()) > 1, 60, text)
+        os.kill(_worker(hosts, "host2"), signal.SIGSTOP)
+        began = time.monotonic()
+        _wait(lambda: "worker 1 on host2 failed first: no progress for 3 s: pid " in text(), 15, text)
+        assert time.monotonic() - began < 12
+        assert "state T, stopped" in text()
+        assert "meanwhile worker 0 on host1 " in text()
+        _wait(lambda: "restart 1 of 1" in text(), 15, text)
+        _wait(lambda: "Resumed" in text(), 60, text)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 75, text()
+    finally:
+        process.kill()
+        process.wait()
+    assert not [name for name in hosts.names for pid in hosts.pids(name) if "SHOAL_JOB" in environment(pid)]
+
+
+def _worker(hosts: Hosts, name: str) -> int:
+    (pid,) = (pid for pid in hosts.pids(name) if environment(pid).get("SHOAL_ROLE") == "worker")
+    return pid
+
+
+def _wait(true: Any, limit_s: float, text: Any) -> None:
+    limit = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < limit, text()
+        time.sleep(0.02)

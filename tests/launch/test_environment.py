@@ -1,0 +1,58 @@
+"""What processes inherit, what travels to other hosts, and how placeholders are filled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shoal.launch.environment import fill, own, travelling
+from shoal.launch.oom import OutOfMemory
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHASHSEED", "LC_ALL", "LANG", "TZ", "VIRTUAL_ENV"),
+        *("OMP_NUM_THREADS", "MKL_DYNAMIC", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING", "NCCL_DEBUG", "NVIDIA_TF32"),
+        *("GLOO_SOCKET_IFNAME", "TORCH_LOGS", "TORCHINDUCTOR_CACHE", "HF_HOME", "SHOAL_CACHE", "MXNET_PROFILER"),
+    ],
+)
+def test_what_travels(name: str) -> None:
+    assert travelling({name: "1"}, {}) == {name: "1"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HOME", "USER", "SSH_AUTH_SOCK", "AWS_SECRET_ACCESS_KEY", "MY_PATH", "PATHS", "SHOAL_RANK", "RANK", "DISPLAY"],
+)
+def test_what_stays(name: str) -> None:
+    assert travelling({name: "1"}, {}) == {}
+
+
+def test_the_jobs_own_variables_travel_too() -> None:
+    env = {"TOKEN": "t", "PATH": "p"}
+    assert own(env, {"TOKEN": None, "A": "1", "ABSENT": None}) == {"TOKEN": "t", "A": "1"}
+    assert travelling(env, {"TOKEN": None, "PATH": "q"}) == {"TOKEN": "t", "PATH": "q"}
+
+
+def test_placeholders() -> None:
+    values = {"rendezvous": "h:1", "address:0": "a", "address:10": "b", "port:worker-1": "77"}
+    assert fill("{rendezvous} {address:0}:{port:worker-1} {address:10}", values) == "h:1 a:77 b"
+    assert fill("{'json': {}} {port:none} {other} $HOME {{rendezvous}}", values) == (
+        "{'json': {}} {port:none} {other} $HOME {h:1}"
+    )
+
+
+def test_a_want_of_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "memory.events"
+    events.write_text("low 0\noom 1\noom_kill 1\n")
+    monkeypatch.setattr("shoal.launch.oom._counters", lambda: [events])
+    monkeypatch.setattr("shoal.launch.oom._in_kernel_log", lambda pid: False)
+    memory = OutOfMemory()
+    assert memory.cause(os.getpid()) is None
+    events.write_text("low 0\noom 2\noom_kill 2\n")
+    cause = memory.cause(os.getpid())
+    assert cause is not None and "OOM killer" in cause
+    assert memory.cause(os.getpid()) is None
