@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from shoal.base.tree import TreeSum, cover
 from shoal.data.batches import Batch
 from shoal.data.order import share
 from shoal.step.gang import Gang, Pending
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.gradients import FlatGradients
-from shoal.strategies.replicated.tree import TreeSum, cover
 
 _ASKS = 2
 """Values of `ask` other than 0."""
