@@ -25,6 +25,7 @@ from shoal.data.batches import Batch, Batches, Cut, eval_chunks
 from shoal.data.order import share
 from shoal.data.source import Held
 from shoal.data.sources.synthetic import Synthetic
+from shoal.recipe.load import short_form
 from shoal.recipe.part import kinds
 from shoal.step.gang import Gang
 from shoal.step.inputs import Inputs
@@ -191,8 +192,11 @@ def cut_of(job: Job, replica: int = 0, num_replicas: int = 1, *, merged: bool = 
     return Cut(Span(job.images, job.batch), job.shards, SEED, replica, num_replicas, merged)
 
 
-def strategy_of(name: str, job: Job) -> Strategy:
-    return kinds("strategies")[name](name=name, deterministic=job.exactly or job.tree)  # type: ignore[return-value]
+def strategy_of(text: str, job: Job) -> Strategy:
+    """text: as on a command line, `ddp` or `dp:devices=3`."""
+    name, options = short_form(text)
+    part = kinds("strategies")[name]
+    return part(name=name, deterministic=job.exactly or job.tree, **options)  # type: ignore[return-value]
 
 
 def rig_of(gang: Gang, name: str, job: Job) -> Rig:
@@ -332,9 +336,13 @@ def assert_metrics(got: Metrics, expected: Metrics) -> None:
 # Who is tested ------------------------------------------------------------------------------------------------------
 
 
+SORTS = {"dp": ("dp:devices=1", "dp:devices=2,kvstore=device", "dp:devices=3,kvstore=local")}
+"""Options under which a strategy is tested, where its defaults do not show all it does."""
+
+
 def takers() -> Iterator[tuple[str, int]]:
     """(strategy, workers) for all that take so many."""
-    for name in kinds("strategies"):
+    for name in (text for part in kinds("strategies") for text in SORTS.get(part, (part,))):
         for n in (1, 2, 3) if name not in ASYNCHRONOUS else ():
             try:
                 strategy_of(name, UNEVEN).check(n, 0, FEWER.shards)
@@ -356,6 +364,7 @@ def run(pool: GangPool, name: str, n: int, job: Job, *rest: Any) -> list[Outcome
 def test_the_folder_is_tested():
     assert {("single", 1), ("ddp", 1), ("ddp", 2), ("ddp", 3)} <= set(TAKERS)
     assert ("single", 2) not in TAKERS
+    assert ("dp:devices=3,kvstore=local", 1) in TAKERS
 
 
 # The trajectory -----------------------------------------------------------------------------------------------------

@@ -112,9 +112,11 @@ def command(
 
 def _workers_here(loaded: Loaded) -> int:
     """One worker per GPU of this host, as far as the recipe's strategy and shards go."""
+    from shoal.base.host import gpus
+
     strategy: Any = loaded.recipe.strategy
-    gpus, shards = _gpus() or 1, loaded.recipe.shards
-    return max(count for count in range(1, gpus + 1) if count == 1 or strategy.takes(count, shards))
+    shards = loaded.recipe.shards
+    return max(count for count in range(1, (gpus() or 1) + 1) if count == 1 or strategy.takes(count, shards))
 
 
 def _check(loaded: Loaded, count: int) -> None:
@@ -240,14 +242,3 @@ def _finish(run: Run, code: int, again: list[str]) -> int:
         command = shlex.join(["shoal", "train", *again, "--run", str(run.folder)])
         click.echo(f"Stopped; the state after step {run.steps_saved()[-1]} is saved. Go on with: {command}", err=True)
     return code
-
-
-def _gpus() -> int:
-    """CUDA devices of this host, counted without torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([number for number in visible.split(",") if number.strip() and number.strip() != "-1"])
-    try:
-        return sum(entry[6:].isdigit() for entry in os.listdir("/dev") if entry.startswith("nvidia"))
-    except OSError:
-        return 0

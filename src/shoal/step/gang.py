@@ -19,6 +19,15 @@ class Gang(ABC):
     num_ranks: int
     device: torch.device
 
+    @property
+    def process(self) -> int:
+        """The rank of the process, as messages name it, where members are more than processes."""
+        return self.rank
+
+    def __deepcopy__(self, memo: object) -> Gang:
+        """Copies of a model (its average, say) act in the same gang."""
+        return self
+
     @abstractmethod
     def sum(self, tensor: torch.Tensor) -> None:
         """Adds `tensor` over all ranks, in place; equal bits on every rank."""

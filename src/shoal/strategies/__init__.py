@@ -126,6 +126,10 @@ class Strategy(Part, frozen=True, kw_only=True):
                 f"use at most {shards} workers, or set shards={workers} (which trains another model) or shards=auto"
             )
 
+    def at_once(self, workers: int) -> int:
+        """Shards that so many workers compute at the same time; what `shards: auto` becomes."""
+        return workers
+
     def takes(self, workers: int, shards: int | str) -> bool:
         """Whether that many workers can be used unasked; shards: the recipe's, or `auto`."""
         return isinstance(shards, str) or workers <= shards

@@ -95,6 +95,22 @@ class Local(Exchange):
         return ask
 
 
+class Summed(Local):
+    """Gradients add up where they are; what the workers have is added, whole, when the step ends."""
+
+    def finish(self, ask: int) -> int:
+        if self._sums is None:  # this worker had no images in the step
+            self._flat.zero_()
+            self._sums = torch.zeros(self._buffers.size, dtype=torch.float64, device=self.gang.device)
+        side = torch.cat([self._sums, _asks(ask, self.gang.device)])
+        self._sums = None
+        for tensor in (side, self._flat):
+            self.gang.sum(tensor)
+            self._sent(tensor)
+        self._buffers.take(side[: self._buffers.size])
+        return _largest(side[self._buffers.size :])
+
+
 class Bucketed(Exchange):
     """torch's DistributedDataParallel: buckets travel while the backward pass goes on, buffers and asks beside them."""
 

@@ -146,7 +146,7 @@ class ReplicatedRig(Rig):
             flat.zero_()
         culprit = nonfinite.first(self.model, self._batches, self._again)
         late = "" if self._batches else " (found after the update: devices report late)"
-        return nonfinite.error(step, self._gang.rank, culprit and culprit + more + late)
+        return nonfinite.error(step, self._gang.process, culprit and culprit + more + late)
 
     @torch.enable_grad()
     def _again(self, batch: Batch) -> torch.Tensor:
