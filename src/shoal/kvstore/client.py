@@ -82,8 +82,8 @@ class Client:
         """Ends the step. sync: waits for all workers; all agree on applied or dropped (one `finite` is False, or the
         sum is not), on the norm over all servers for clipping, on the largest ask. async: applied whole and at once.
 
-        lr: times a group's `lr_scale`, if it has one. Step numbers rise; that of a step that is to be done again (`redo`)
-        is used again. A worker without images commits without a push.
+        lr: times a group's `lr_scale`, if it has one. Step numbers rise; one that is to be done again (`redo`)
+        comes again. A worker without images commits without a push.
         """
         raise NotImplementedError
 
