@@ -112,7 +112,7 @@ class Updater:
         """values, gradient: what the shard holds, [high - low]; both are used in place."""
         name, kind = kind_of(description["name"])
         self.description = description
-        self._layout = layout
+        self._offset = values.storage_offset()
         merge = not layout.whole and name in _elementwise
         if not merge and not layout.whole and len(values) != layout.size:
             raise UsageError(f"optimizer {name} works on whole tensors, but the parameters are cut evenly")
@@ -137,6 +137,14 @@ class Updater:
                 self.optimizer = kind(groups, **first)  # type: ignore[call-arg]
             except (TypeError, ValueError, RuntimeError) as error:
                 raise UsageError(f"optimizer {name}: {error}") from None
+
+    def use(self, gradient: torch.Tensor) -> None:
+        """From now on the gradient lies there, [high - low]."""
+        for piece in self._pieces:
+            at = piece.parameter.storage_offset() - self._offset
+            piece.parameter.grad = torch.as_strided(
+                gradient, piece.parameter.shape, piece.parameter.stride(), gradient.storage_offset() + at
+            )
 
     def step(self, lr: float | None = None) -> None:
         """Uses the gradient. lr: times a group's `lr_scale`; None: as it stands."""
