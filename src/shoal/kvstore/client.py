@@ -141,7 +141,7 @@ class Client:
             if node is not None:
                 header = header._replace(flags=Flag.NODE, step=node[0] << 32 | node[1])
                 link.submit(link.push, header, piece.contiguous())
-            elif link.shared is not None:
+            elif 0 in link.shared:
                 place = self.gradient[begin:end]
                 if place.data_ptr() != piece.data_ptr():
                     place.copy_(piece)
@@ -214,7 +214,7 @@ class Client:
 
         def work(link: Link, number: int) -> int:
             place = slice(*self._cut[number])
-            return link.pull(0, 0, into[place], self.gradient[place] if link.shared is not None else None)
+            return link.pull(0, 0, into[place], self.gradient[place] if 0 in link.shared else None)
 
         return min(self._each(work))
 

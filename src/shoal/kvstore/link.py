@@ -69,8 +69,8 @@ class Link:
         """Of table 0 at the last pull."""
         self.here = False
         """The server seems to be on this host."""
-        self.shared: torch.Tensor | None = None
-        """The server's values, when they can be read where they lie."""
+        self.shared: dict[int, torch.Tensor] = {}
+        """Table -> the server's values, when they can be read where they lie."""
         self._hello = Hello(rank, num_ranks, number, num_servers, session)
         self._secret, self._limits, self._tell = secret, limits, tell
         self._wire: Wire | None = None
@@ -78,7 +78,7 @@ class Link:
         self._boot = b""
         self._interrupted = False
         self._pushed: dict[int, list[Pushed]] = {}
-        self._share: tuple[int, Shared, int, Plan] | None = None
+        self._shares: dict[int, tuple[int, Shared, int, Plan]] = {}
         self._number = int.from_bytes(secrets.token_bytes(4), "little")
         self._queue: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"server {number}", daemon=True)
@@ -177,8 +177,8 @@ class Link:
         assert self._wire is not None
         self._wire.close()
         self.connect(self._limits.return_s)
-        if self._share is not None:
-            self.share(*self._share)
+        for share in list(self._shares.values()):
+            self.share(*share)
         for pushed in self._pushed.values():
             for piece in pushed:
                 self._send(piece)
@@ -234,7 +234,7 @@ class Link:
                 self._send_data(wire, raw(values))
                 if state is not None:
                     blob = safetensors.torch.save({name: value.contiguous() for name, value in state.items()})
-                    self._send_data(wire, memoryview(blob if state else b""))
+                    self._send_data(wire, memoryview(blob))
                     wire.send(Header(Op.DATA))
                 answer = self._answer_on(wire)
             return answer.count
@@ -247,19 +247,20 @@ class Link:
 
     def share(self, table: int, gradient: Shared, nbytes: int, plan: Plan) -> bool:
         """Offers memory for pushes, and takes the server's for pulls; False when it cannot be."""
-        self._share, self.shared = (table, gradient, nbytes, plan), None
+        self.shared.pop(table, None)
+        self._shares[table] = (table, gradient, nbytes, plan)
         assert self._wire is not None
         self._wire.send(Header(Op.SHARE, table=table), Share(os.getpid(), gradient.fd, nbytes).pack())
         answer = self._answer_on(self._wire)
         if Flag.SHARED not in answer.flags:
-            self._share = None
+            del self._shares[table]
             return False
         data = bytearray(Share.SIZE)
         self._wire.receive_into(answer, memoryview(data))
         told = Share.unpack(bytes(data))
         try:
             theirs = Shared.open(told.pid, told.fd, self._boot, plan.nbytes, writable=False)
-            self.shared = theirs.tensor(plan.layout.kind)
+            self.shared[table] = theirs.tensor(plan.layout.kind)
         except (OSError, ValueError) as error:
             raise ServerError(f"{self.name}: its shared memory cannot be read ({error})") from None
         return True
@@ -323,12 +324,12 @@ class Link:
         same place, for async mode."""
 
         def request(wire: Wire) -> int:
-            flags = Flag.SHARED if self.shared is not None and spare is not None else Flag.NONE
+            flags = Flag.SHARED if table in self.shared and spare is not None else Flag.NONE
             wire.send(Header(Op.PULL, flags, table=table, start=start, count=len(into)))
             answer = self._answer_on(wire)
             if Flag.SHARED in answer.flags:
-                assert self.shared is not None and spare is not None
-                into.copy_(spare if self.asynchronous else self.shared[start : start + len(into)])
+                assert spare is not None
+                into.copy_(spare if self.asynchronous else self.shared[table][start : start + len(into)])
             else:
                 wire.receive_into(answer, raw(into))
             return answer.count
@@ -367,6 +368,17 @@ class Link:
             return safetensors.torch.load(bytes(held))
 
         return self._ask(request)
+
+    def load(self, table: int, state: dict[str, torch.Tensor]) -> None:
+        """An optimizer's state for a table that there is."""
+
+        def request(wire: Wire) -> None:
+            wire.send(Header(Op.LOAD, table=table))
+            self._send_data(wire, memoryview(safetensors.torch.save(state)))
+            wire.send(Header(Op.DATA))
+            self._answer_on(wire)
+
+        self._ask(request)
 
     def goodbye(self) -> None:
         try:

@@ -16,6 +16,7 @@ import msgspec
 import safetensors.torch
 import torch
 
+from shoal.base.errors import REQUEUE
 from shoal.kvstore import shm
 from shoal.kvstore.layout import Limits
 from shoal.kvstore.positions import Positions
@@ -78,6 +79,7 @@ class Server:
         self._door.tell = tell
         self._sessions: dict[int, Session] = {}
         self._guard = threading.Lock()
+        self._leaving = 0
         self._optimizer: dict[str, Any] = {}
         self._snapshot, self._snapshot_s = snapshot, snapshot_s
         if snapshot is not None and snapshot.exists():
@@ -90,6 +92,8 @@ class Server:
             saver.start()
         try:
             while not self.rounds.ended():
+                if self._leaving > 1 or (self._leaving and not self._sessions):
+                    return REQUEUE
                 accepted = self._door.accept(_TICK_S)
                 if accepted is not None:
                     connection, address = accepted
@@ -101,6 +105,10 @@ class Server:
         if self.rounds.gone is not None:
             return 1
         return 0 if any(member.state == "left" for member in self.rounds.members) else 1
+
+    def asked_to_leave(self) -> None:
+        """A signal: workers got it too and finish first. The second one is meant for this server."""
+        self._leaving += 1
 
     # Workers --------------------------------------------------------------------------------------------------------
 
@@ -141,6 +149,8 @@ class Server:
             if data != told[first]:
                 raise GaveUp(f"workers {first} and {rank} differ in layout, optimizer or terms of table {number}")
         _, (values, shared), state = parts[first]
+        if plan.terms.shards is not None:  # a kernel's bits depend on how many threads share the work
+            torch.set_num_threads(1)
         table = Table(plan, values, shared)
         if "optimizer" in self._optimizer and plan.optimizer is None:
             table.set_optimizer(self._optimizer["optimizer"])

@@ -47,6 +47,7 @@ class Session:
             Op.SIDE: self._side,
             Op.BARRIER: self._barrier,
             Op.STATE: self._state,
+            Op.LOAD: self._load,
             Op.OPTIMIZER: self._optimizer,
             Op.DEAD: self._dead,
             Op.TAKE: self._take,
@@ -389,6 +390,11 @@ class Session:
         for low in range(0, len(data), CHUNK):
             self._answer(Header(Op.DATA), data[low : low + CHUNK])
         self._answer(Header(Op.DATA))
+
+    def _load(self, header: Header) -> None:
+        table = self._table(header)
+        table.load(safetensors.torch.load(self._receive_state(table.plan)))
+        self._answer()
 
     def _optimizer(self, header: Header) -> None:
         """For every table, now and later: {"optimizer", "rescale"} or {"lr"}."""

@@ -41,7 +41,8 @@ class Op(enum.IntEnum):
     DEAD = 14
     TAKE = 15
     SEEK = 16
-    BYE = 17
+    LOAD = 17
+    BYE = 18
 
 
 class Flag(enum.IntFlag):
