@@ -20,7 +20,6 @@ VERBS = {
     "show": "Print a recipe or a run, resolved; or the schema for editors.",
     "worker": None,
     "server": None,
-    "server": None,
 }
 """Verb -> one line of help; None hides it. Said here, so that `shoal --help` imports no verb."""
 

@@ -1,63 +1,111 @@
-"""`shoal server` (inside): what a launcher starts for each parameter server."""
+"""`shoal server` (inside): what a launcher starts for each parameter server; by hand for a KVStore of one's own."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, UsageError
 from shoal.base.run import Run
 
 
 @click.command("server", hidden=True)
-@click.option("--run", "folder", type=click.Path(path_type=Path), required=True)
-def command(folder: Path) -> int:
-    """One parameter server of a run whose folder holds the resolved recipe."""
+@click.option("--run", "folder", type=click.Path(path_type=Path), help="The run's folder, from a launcher.")
+@click.option("--listen", "address", help="HOST:PORT by hand; port 0 is any free one.")
+@click.option("-n", "--workers", type=click.IntRange(1), help="By hand: how many workers come.")
+@click.option("--rank", type=click.IntRange(0), default=0, help="By hand: which of the servers this is.")
+@click.option("-s", "--servers", type=click.IntRange(1), default=1, help="By hand: how many servers there are.")
+@click.option("--threads", type=click.IntRange(1), help="For the mathematics; absent: a fair share of the cores.")
+@click.option("--snapshot", type=click.Path(path_type=Path), help="By hand: a file to go on from after a restart.")
+@click.option("--snapshot-s", type=float, default=10.0, show_default=True, help="Seconds between snapshots (async).")
+@click.option("--step-limit", type=float, default=300.0, show_default=True, help="Seconds a round waits for a worker.")
+def command(folder: Path | None, address: str | None, **options: Any) -> int:
+    """Holds parameters for workers until the last one says goodbye."""
     from shoal.launch.parent import die_with_parent
 
-    die_with_parent()
+    die_with_parent()  # before torch is imported: a launcher that dies in those seconds leaves nothing either
     from shoal.launch.handshake import read_secret
     from shoal.launch.report import report_error
 
     try:
-        return _serve(Run(folder), read_secret())
+        return _serve(folder, address, options, read_secret())
     except ShoalError as error:
         report_error(str(error), exit_code=error.exit_code)
         raise
 
 
-def _serve(run: Run, secret: bytes) -> int:
+def _serve(folder: Path | None, address: str | None, options: dict[str, Any], secret: bytes) -> int:
+    if folder is not None:
+        listening, workers, rank, servers = _launched()
+        snapshot = _snapshot(Run(folder), rank, secret)
+    else:
+        workers, rank, servers = options["workers"], options["rank"], options["servers"]
+        if not workers or not address:
+            raise UsageError("shoal server: by hand it wants --listen HOST:PORT and -n WORKERS")
+        if rank >= servers:
+            raise UsageError(f"shoal server: server {rank} of {servers} cannot be")
+        listening, snapshot = _listen(address), options["snapshot"]
+
     import torch
 
+    import shoal.step.orthogonal  # noqa: F401  (registers its optimizer)
     from shoal.base.host import cores
-    from shoal.base.world import World
+    from shoal.kvstore.layout import Limits
     from shoal.kvstore.server import Server
-    from shoal.launch.servers import NUM_WORKERS
-    from shoal.recipe.load import load
 
-    world = World.from_env(os.environ)
-    assert world is not None, "a server is started by a launcher"
-    num_workers = int(os.environ[NUM_WORKERS])
-    strategy = load(str(run.recipe)).recipe.strategy
-    # Sums over many numbers are cut at threads, so their bits depend on how many there are.
-    alone = getattr(strategy, "deterministic", False)
-    torch.set_num_threads(1 if alone else max(1, cores() // (num_workers + world.num_ranks)))
-    with socket.socket(fileno=int(os.environ["SHOAL_LISTEN_FD"])) as listening:
-        snapshot = _snapshot(run, world.rank, secret)
-        server = Server(
-            listening, secret, num_workers, rank=world.rank, num_servers=world.num_ranks, snapshot=snapshot, tell=_tell
-        )
-        code = server.serve()
-    if code == 0:
+    torch.set_num_threads(options["threads"] or max(1, cores() // (workers + servers)))
+    server = Server(
+        listening,
+        secret,
+        workers,
+        rank=rank,
+        num_servers=servers,
+        limits=Limits(step_s=options["step_limit"]),
+        snapshot=snapshot,
+        snapshot_s=options["snapshot_s"],
+        tell=_tell,
+    )
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda number, frame: server.asked_to_leave())
+    if address:
+        print(f"server {rank} listens at {':'.join(map(str, listening.getsockname()[:2]))}", flush=True)
+    code = server.serve()
+    if code == 0 and snapshot is not None:
         snapshot.unlink(missing_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # threads that wait for workers which will not come
+
+
+def _launched() -> tuple[socket.socket, int, int, int]:
+    from shoal.base.world import World
+    from shoal.launch.servers import NUM_WORKERS
+
+    world = World.from_env(os.environ)
+    if world is None or "SHOAL_LISTEN_FD" not in os.environ:
+        raise UsageError("shoal server: --run is for launchers")
+    return (
+        socket.socket(fileno=int(os.environ["SHOAL_LISTEN_FD"])),
+        int(os.environ[NUM_WORKERS]),
+        world.rank,
+        world.num_ranks,
+    )
+
+
+def _listen(address: str) -> socket.socket:
+    from shoal.launch.ports import listen
+
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--listen {address}: HOST:PORT is wanted, for instance 127.0.0.1:0")
+    return listen(host, None if port == "0" else range(int(port), int(port) + 1))
 
 
 def _snapshot(run: Run, rank: int, secret: bytes) -> Path:
