@@ -14,6 +14,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from shoal.launch.environment import inherited
 from shoal.launch.job import Command, Outcome
 from shoal.launch.output import Output
 from shoal.launch.report import Report, report_error
+from shoal.launch.servers import server_words
 
 SOURCE = str(Path(shoal.__file__).parents[1])
 PRELUDE = "import os, signal, sys, time; from shoal.launch.report import report_error\n"
@@ -99,6 +101,55 @@ def test_who_does_not_stop_with_the_others_is_killed(tmp_path: Path) -> None:
     ended = run(tmp_path, "sys.exit(75)", SLEEP, leave_s=0.3)
     assert ended.exit_code == 75
     assert ended.lines == ("killed by the agent, for it did not end with the others: worker 1",)
+
+
+SERVER = """
+import socket
+folder = os.environ["FOLDER"]
+lives = len([name for name in os.listdir(folder) if name.startswith("life")])
+open(f"{folder}/life-{lives}", "w").close()
+if lives == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+listening = socket.socket(fileno=int(os.environ["SHOAL_LISTEN_FD"]))
+connection, _ = listening.accept()
+connection.sendall(open(os.environ["SHOAL_SECRET_FILE"], "rb").read())
+"""
+ASKING = """
+import socket
+host, _, port = os.environ["SHOAL_SERVERS"].partition(":")
+secret = socket.create_connection((host, int(port))).recv(100)
+assert secret == open(os.environ["SHOAL_SECRET_FILE"], "rb").read() and len(secret) > 30
+assert os.stat(os.environ["SHOAL_SECRET_FILE"]).st_mode & 0o077 == 0
+open(os.environ["FOLDER"] + "/secret", "w").write(os.environ["SHOAL_SECRET_FILE"])
+"""
+
+
+def test_a_killed_server_is_started_again_at_its_port(tmp_path: Path) -> None:
+    words = server_words(1, 1)
+    commands = [worker(0, ASKING, tmp_path, **words), worker(0, SERVER, tmp_path, role="server", **words)]
+    console = io.StringIO()
+    assert Agent(commands, console=console).start().wait(timeout_s=30) == Outcome(0), log(tmp_path, 0)
+    assert (tmp_path / "life-1").exists()
+    assert "server 0 was killed by SIGKILL; it is started again" in console.getvalue()
+    assert not Path((tmp_path / "secret").read_text()).exists(), "the secret ends with the job"
+
+
+def test_a_server_that_failed_by_itself_is_the_end(tmp_path: Path) -> None:
+    words = server_words(1, 1)
+    commands = [worker(0, SLEEP, tmp_path, **words), worker(0, "sys.exit(3)", tmp_path, role="server", **words)]
+    ended = Agent(commands, console=io.StringIO(), grace_s=0.1).start().wait(timeout_s=30)
+    assert ended.exit_code == 1
+    assert "server 0 failed first: exit 3" in ended.lines
+
+
+@pytest.mark.parametrize("expendable", [True, False])
+def test_who_is_expendable_may_be_killed(tmp_path: Path, expendable: bool) -> None:
+    scripts = ("time.sleep(0.5)", "os.kill(os.getpid(), signal.SIGKILL)")
+    commands = [worker(rank, script, tmp_path) for rank, script in enumerate(scripts)]
+    commands[1] = replace(commands[1], expendable=expendable)
+    ended = Agent(commands, console=io.StringIO(), grace_s=0.1).start().wait(timeout_s=30)
+    assert ended.exit_code == (0 if expendable else 1)
+    assert ("worker 1 was killed by SIGKILL; the others went on" in ended.lines) == expendable
 
 
 def test_servers_end_when_no_worker_is_left_to_serve(tmp_path: Path) -> None:

@@ -6,16 +6,17 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError
+from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from shoal.base.run import Run
-    from shoal.launch.job import Plan
+    from shoal.launch.job import Plan, Role
     from shoal.launch.launcher import Launcher
     from shoal.recipe.load import Loaded
 
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     help="Workers in all. [default: the GPUs here that its shards allow, else 1]",
 )
+@click.option("-s", "--servers", type=click.IntRange(min=0),
+              help="Parameter servers, for a strategy that has them. [default: 1 for strategy=ps]")  # fmt: skip
 @click.option("--run", "folder", type=click.Path(path_type=Path), help="Run folder. [default: runs/RECIPE-TIME]")
 @click.option("--resume", default="auto", show_default=True, metavar="auto|never|PATH",
               help="Go on from the run's newest sound checkpoint, from none, or from the one at PATH.")  # fmt: skip
 @click.option("--allow", multiple=True, metavar="KEY", help="A recipe key that may differ from the resumed run's.")
 @click.option("--seed", type=click.IntRange(min=0), help="The same as seed=N.")
+@click.option("--kv-store", metavar="TYPE", help="MXNet's name for a strategy: local, device, dist_sync, dist_async …")
 @click.option("--launcher", help="Where workers run. [default: local]")
 @click.option("--devices", metavar="0,1", help="CUDA devices to use here.")
 @click.option("--ports", metavar="A-B", help="Ports that Shoal may listen on. [default: any free one]")
@@ -42,10 +46,12 @@ def command(
     recipe: str,
     overrides: tuple[str, ...],
     workers: int | None,
+    servers: int | None,
     folder: Path | None,
     resume: str,
     allow: tuple[str, ...],
     seed: int | None,
+    kv_store: str | None,
     launcher: str | None,
     devices: str | None,
     ports: str | None,
@@ -65,6 +71,8 @@ def command(
 
     if seed is not None:
         overrides = (*overrides, f"seed={seed}")
+    if kv_store is not None:
+        overrides = (f"strategy={_strategy_called(kv_store)}", *overrides)
     loaded = load(recipe, overrides)
     from shoal.base.run import Run
     from shoal.base.world import World
@@ -77,7 +85,10 @@ def command(
             f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n and --launcher"
         )
     count = world.num_ranks if world else workers or _workers_here(loaded)
-    _check(loaded, count)
+    strategy: Any = loaded.recipe.strategy
+    roles = strategy.roles(count, servers)
+    held = sum(role.count for role in roles if role.name == "server")
+    _check(loaded, count, held or servers or 0)
     if world is None or world.rank == 0:
         for note in loaded.notes:
             print(f"note: {note}", file=sys.stderr)
@@ -85,7 +96,7 @@ def command(
         _join(loaded, Run(folder) if folder else Run.named_after(loaded.name), world, resume, allow)
     while True:
         run = Run(folder) if folder else Run.named_after(loaded.name)
-        plan, starter = _plan(loaded, run, count, resume, launcher, ports)
+        plan, starter = _plan(loaded, run, roles, resume, launcher, ports)
         if dry_run:
             click.echo(plan.text(), nl=False)
             return DONE
@@ -97,7 +108,7 @@ def command(
     try:
         _prepare(loaded, run, resume, allow)
         run.plan.write_text(plan.text())
-        if count == 1 and launcher is None:
+        if count == 1 and launcher is None and not held:
             code = _alone(loaded, run, resume)
         else:
             outcome = starter.start(plan).wait()
@@ -105,9 +116,28 @@ def command(
             for line in outcome.lines:
                 print(line, file=sys.stderr)
         again = ["-n", str(count)] if count > 1 else []
+        again += ["-s", str(held)] if held > 1 else []
         return _finish(run, code, [recipe, *overrides, *again])
     finally:
         lock.close()
+
+
+KV_STORES = {
+    "local": "dp:kvstore=local",
+    "device": "dp:kvstore=device",
+    "dist_sync": "ps:mode=sync",
+    "dist_device_sync": "ps:mode=sync",
+    "dist_sync_device": "ps:mode=sync",
+    "dist_async": "ps:mode=async",
+    "dist_device_async": "ps:mode=async",
+}
+"""MXNet's types of KVStore as strategies."""
+
+
+def _strategy_called(kv_store: str) -> str:
+    if kv_store.lower() not in KV_STORES:
+        raise UsageError(f"--kv-store: no type '{kv_store}'{did_you_mean(kv_store.lower(), KV_STORES)}")
+    return KV_STORES[kv_store.lower()]
 
 
 def _workers_here(loaded: Loaded) -> int:
@@ -119,24 +149,25 @@ def _workers_here(loaded: Loaded) -> int:
     return max(count for count in range(1, (gpus() or 1) + 1) if count == 1 or strategy.takes(count, shards))
 
 
-def _check(loaded: Loaded, count: int) -> None:
+def _check(loaded: Loaded, count: int, servers: int) -> None:
     recipe = loaded.recipe
     strategy: Any = recipe.strategy
-    strategy.check(count, 0, recipe.shards_for(count))
+    strategy.check(count, servers, recipe.shards_for(count))
     recipe.check_cut(count)
 
 
 def _plan(
-    loaded: Loaded, run: Run, count: int, resume: str, launcher: str | None, ports: str | None
+    loaded: Loaded, run: Run, roles: tuple[Role, ...], resume: str, launcher: str | None, ports: str | None
 ) -> tuple[Plan, Launcher]:
     """What would be started, and who starts it."""
     from shoal.cli import BEGAN
-    from shoal.launch.job import Job, Role
+    from shoal.launch.job import Job
     from shoal.recipe.check import Fault, part
 
-    argv = [sys.executable, "-m", "shoal", "worker", "--run", str(run.folder), "--name", loaded.name]
-    argv += ["--resume", resume] if resume != "auto" else []
-    role = Role("worker", count, tuple(argv), {"SHOAL_BEGAN": f"{BEGAN:.3f}"})
+    argv = {role: [sys.executable, "-m", "shoal", role, "--run", str(run.folder)] for role in ("worker", "server")}
+    argv["worker"] += ["--name", loaded.name, *(["--resume", resume] if resume != "auto" else [])]
+    began = {"SHOAL_BEGAN": f"{BEGAN:.3f}"}
+    roles = tuple(replace(role, argv=tuple(argv[role.name]), env={**role.env, **began}) for role in roles)
     faults: list[Fault] = []
     starter = part("launchers", launcher or "local", ("--launcher",), faults)
     if faults:
@@ -144,7 +175,7 @@ def _plan(
     unfit = starter.fits()
     if unfit:
         raise UsageError(f"--launcher {starter.name}: {unfit}")
-    job = Job((role,), run.folder, _ports(ports))
+    job = Job(roles, run.folder, _ports(ports))
     return starter.plan(job), starter
 
 

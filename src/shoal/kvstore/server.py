@@ -75,6 +75,8 @@ class Server:
         self.boot, self.host = secrets.token_bytes(8), shm.host()
         self.changed = False
         """Since the last snapshot."""
+        self.step = -1
+        """Of the last commit."""
         self._door = LoudDoor(listening, secret, f"kvstore {rank}")
         self._door.tell = tell
         self._sessions: dict[int, Session] = {}

@@ -256,6 +256,7 @@ class Session:
 
     def _commit(self, header: Header) -> None:
         table = self._table(header)
+        self._server.step = header.step
         commit = Commit.unpack(self._exactly(header, Commit.SIZE))
         self._settled(header.table)
         prepare, quiet = Flag.PREPARE in header.flags, Flag.QUIET in header.flags
@@ -373,7 +374,7 @@ class Session:
             assert total is not None
             return bytes(raw(total))
 
-        what = f"sum {header.step}"
+        what = f"step {self._server.step + 1}"  # numbers of sums mean nothing to a person
         self._answer(payload=self._server.rounds.together("side", self.member, header.step, part, what, add))
 
     def _barrier(self, header: Header) -> None:

@@ -19,6 +19,7 @@ from shoal.launch.ending import failures, outcome
 from shoal.launch.environment import inherited
 from shoal.launch.job import Command, Outcome
 from shoal.launch.ports import listen
+from shoal.launch.servers import Servers
 from shoal.launch.signals import Signals
 
 HOST = "127.0.0.1"
@@ -53,6 +54,8 @@ class Agent:
         self._draws = self._console.is_terminal
         self._children = [Child(command, self._shower(command)) for command in commands]
         self._workers = [child for child in self._children if child.command.role == "worker"]
+        self._servers: Servers | None = None
+        self._env: dict[str, dict[str, str]] = {}
         self._selector = selectors.DefaultSelector()
         self._signals = Signals()
         self._urgent = 0  # SIGINT so far
@@ -114,10 +117,15 @@ class Agent:
             env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all meet on this host; its name may resolve to a dead address
         with listen(HOST, self._ports) as listening:
             rendezvous = f"{HOST}:{listening.getsockname()[1]}"
+            servers = self._servers = Servers([child.command for child in self._children], HOST, self._ports)
             for child in self._children:
-                own = {key: value.replace("{rendezvous}", rendezvous) for key, value in child.command.env.items()}
+                own = {
+                    key: servers.fill(value).replace("{rendezvous}", rendezvous)
+                    for key, value in child.command.env.items()
+                }
                 hand_over = {"SHOAL_LISTEN_FD": listening.fileno()} if _leads(child.command) else {}
-                self._start_child(child, env | own, hand_over)
+                self._env[child.command.name] = env | own
+                self._start_child(child, env | own, hand_over | servers.hand_over(child.command))
                 if not child.running:
                     break
 
@@ -157,6 +165,25 @@ class Agent:
         for child in self._children:
             if child.pidfd is None:
                 child.look()
+        self._revive()
+
+    def _revive(self) -> None:
+        """Starts killed servers again, as long as they have somebody to serve; they go on from their snapshots."""
+        for number, dead in enumerate(self._children):
+            status = dead.ending.status
+            if dead.command.role != "server" or status is None or status >= 0 or dead.ending.killed or self._over:
+                continue
+            if self._ordered is not None or not any(worker.running for worker in self._workers):
+                continue
+            for descriptor in (*dead.pipes, dead.pidfd):
+                if descriptor is not None and descriptor in self._selector.get_map():
+                    self._selector.unregister(descriptor)
+            dead.kill()
+            dead.close()
+            self._console.show(f"WARNING: {dead.command.name} was {dead.ending.manner}; it is started again")
+            child = self._children[number] = Child(dead.command, self._shower(dead.command))
+            assert self._servers is not None
+            self._start_child(child, self._env[child.command.name], self._servers.hand_over(child.command))
 
     def _running(self) -> bool:
         return any(child.running for child in self._children)
@@ -171,7 +198,9 @@ class Agent:
         if left:
             return min(left) + self._leave_s
         workers = [child.ending for child in self._workers]
-        if workers and all(ending.code == DONE for ending in workers):  # servers have nobody left to serve
+        if workers and all(
+            ending.code == DONE or ending.spared for ending in workers
+        ):  # servers have nobody left to serve
             return max(ending.since for ending in workers) + self._leave_s
         return math.inf
 
@@ -212,6 +241,8 @@ class Agent:
             time.sleep(0.005)
         self._selector.close()
         self._signals.close()
+        if self._servers is not None:
+            self._servers.close()
 
 
 def _leads(command: Command) -> bool:

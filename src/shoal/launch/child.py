@@ -25,7 +25,7 @@ class Child:
 
     def __init__(self, command: Command, show: Callable[[str], None]) -> None:
         self.command = command
-        self.ending = Ending(command.name, command.log)
+        self.ending = Ending(command.name, command.log, expendable=command.expendable)
         self.pidfd: int | None = None
         """Readable once the process has ended; None where the system has no such thing."""
         self._process: subprocess.Popen[bytes] | None = None

@@ -34,6 +34,8 @@ class Ending:
     """Whether the agent killed it."""
     tail: tuple[str, ...] = ()
     """Its last lines of output."""
+    expendable: bool = False
+    """The others can go on without it, should it be killed."""
 
     def reported(self, report: Report) -> None:
         self.report = self.report or report
@@ -60,8 +62,13 @@ class Ending:
         return self.code in (REQUEUE, INTERRUPTED)
 
     @property
+    def spared(self) -> bool:
+        """It was killed, and the others go on without it."""
+        return self.expendable and not self.killed and self.status is not None and self.status < 0
+
+    @property
     def failed(self) -> bool:
-        return self.code not in (None, DONE, REQUEUE, INTERRUPTED)
+        return not self.spared and self.code not in (None, DONE, REQUEUE, INTERRUPTED)
 
     @property
     def collateral(self) -> bool:
@@ -122,7 +129,7 @@ def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcom
     if left:
         lines = (f"killed by the agent, for it did not end with the others: {', '.join(killed)}",) if killed else ()
         return Outcome(INTERRUPTED if INTERRUPTED in left else REQUEUE, lines)
-    return Outcome(DONE)
+    return Outcome(DONE, tuple(f"{one.name} was {one.manner}; the others went on" for one in endings if one.spared))
 
 
 def _signal_name(number: int) -> str:

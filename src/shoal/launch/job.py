@@ -21,6 +21,8 @@ class Role:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of the World; the launcher's win where both name one."""
+    expendable: bool = False
+    """The job goes on when one of them, but the first, is killed."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Command:
     env: Mapping[str, str]
     """Only what Shoal sets; the rest is the environment it is started from."""
     log: Path
+    expendable: bool = False
+    """The job goes on without it, should it be killed."""
 
     @property
     def name(self) -> str:

@@ -18,6 +18,8 @@ class Gang(ABC):
     rank: int
     num_ranks: int
     device: torch.device
+    num_servers: int = 0
+    """Parameter servers beside the workers."""
 
     @property
     def process(self) -> int:

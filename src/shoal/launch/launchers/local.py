@@ -12,6 +12,7 @@ from shoal.base.world import World
 from shoal.launch.agent import Agent
 from shoal.launch.job import Command, Handle, Job, Plan, Role
 from shoal.launch.launcher import Launcher
+from shoal.launch.servers import server_words
 
 HERE = ("localhost", "127.0.0.1")
 
@@ -35,6 +36,8 @@ class Local(Launcher, frozen=True, kw_only=True):
 
 
 def _commands(role: Role, job: Job) -> Iterator[Command]:
+    counts = {other.name: other.count for other in job.roles}
+    words = server_words(counts.get("worker", 0), counts.get("server", 0))
     for rank in range(role.count):
         world = World(
             rank=rank,
@@ -50,6 +53,7 @@ def _commands(role: Role, job: Job) -> Iterator[Command]:
             rank=rank,
             host="localhost",
             argv=role.argv,
-            env={**role.env, **world.to_env()},
+            env={**role.env, **world.to_env(), **words},
             log=Run(job.run).log(role.name, rank),
+            expendable=role.expendable and rank > 0,
         )

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+from shoal.base.errors import UsageError
+from shoal.strategies import MakeOptimizer, Rig, RigSpec, Strategy
+
+if TYPE_CHECKING:
+    import torch
+
+    from shoal.base.world import World
+    from shoal.launch.job import Role
+    from shoal.step.gang import Gang
+    from shoal.step.precision import Precision
+    from shoal.step.task import Task
+
+
+class Ps(Strategy, frozen=True, kw_only=True):
+    """Workers push gradients to parameter servers, which hold the optimizer, and pull the weights back: MXNet's
+    dist_sync and dist_device_sync (mode: sync)."""
+
+    name: Literal["ps"] = "ps"
+    mode: Literal["sync"] = "sync"
+    """sync: a round per step, and the same training as every other strategy's."""
+
+    def roles(self, workers: int, servers: int | None) -> tuple[Role, ...]:
+        from shoal.launch.job import Role
+
+        return (Role("worker", workers, ()), Role("server", 1 if servers is None else servers, ()))
+
+    def check(self, workers: int, servers: int, shards: int) -> None:
+        if servers < 1:
+            raise UsageError("strategy ps needs at least one parameter server: --servers 1")
+        super().check(workers, 0, shards)
+
+    def join(self, world: World | None, device: torch.device, *, listen_fd: int | None = None) -> Gang:
+        from shoal.kvstore.client import Client
+        from shoal.launch.handshake import read_secret
+        from shoal.launch.servers import ADDRESSES
+        from shoal.step.served import Served
+
+        addresses = [address for address in os.environ.get(ADDRESSES, "").split(",") if address]
+        if world is None or not addresses:
+            raise UsageError(f"strategy ps: {ADDRESSES} names no servers; start it with: shoal train … -n N -s S")
+        client = Client(addresses, world.rank, world.num_ranks, read_secret())
+        return Served(client, world.rank, world.num_ranks, device, num_servers=len(addresses))
+
+    def rig(
+        self,
+        model: torch.nn.Module,
+        make_optimizer: MakeOptimizer,
+        task: Task,
+        precision: Precision,
+        gang: Gang,
+        spec: RigSpec,
+    ) -> Rig:
+        from shoal.kvstore.layout import Terms
+        from shoal.step.served import Served
+        from shoal.strategies.replicated.servers import PsRig
+
+        assert isinstance(gang, Served), "a gang that was joined without servers"
+        terms = Terms(mode=self.mode, shards=spec.shards if self.deterministic else None)
+        return PsRig(model, make_optimizer, task, precision, gang, spec, in_tree=self.deterministic, terms=terms)
