@@ -286,8 +286,7 @@ class Client:
             for link in self._links:
                 link.interrupt()
             wait(futures)
-            failed = [error for future in futures if (error := future.exception()) is not None]
-            rolled = [error for error in failed if isinstance(error, RolledBack)]
+            rolled = [error for future in futures if isinstance(error := future.exception(), RolledBack)]
             if rolled:
                 wait([link.submit(link.again) for link in self._links])
                 self._generation = [0] * len(self._links)

@@ -80,7 +80,7 @@ class Server:
         self._door = LoudDoor(listening, secret, f"kvstore {rank}")
         self._door.tell = tell
         self._sessions: dict[int, Session] = {}
-        self._guard = threading.Lock()
+        self._guard, self._saving = threading.Lock(), threading.Lock()
         self._leaving = 0
         self._optimizer: dict[str, Any] = {}
         self._snapshot, self._snapshot_s = snapshot, snapshot_s
@@ -167,6 +167,8 @@ class Server:
                 old.shared.close()
         self.rounds.stops = plan.terms.mode == "sync" and plan.terms.on_dead == "stop"
         self.tables[number] = table
+        if table.asynchronous:
+            self.save_at_once()
         return table.version
 
     def set_optimizer(self, told: dict[str, Any]) -> None:
@@ -222,6 +224,15 @@ class Server:
     # Snapshots ------------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
+        with self._saving:
+            self._save()
+
+    def save_at_once(self) -> None:
+        """Where work begins: a server that is killed in its first seconds has something to go on from."""
+        if self._snapshot is not None:
+            self.save()
+
+    def _save(self) -> None:
         assert self._snapshot is not None
         tensors: dict[str, torch.Tensor] = {}
         told = []

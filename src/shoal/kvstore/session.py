@@ -306,7 +306,9 @@ class Session:
             return self._result(PREPARED if finite else DROPPED, commit.ask, table, squares)
         norm, scale = clip(float(squares.sum()), commit.clip_norm, table.values.dtype)
         finite = commit.finite and norm < float("inf")
-        staleness = table.apply_alone(rank, header.step, total, commit, scale) if finite else 0
+        staleness, workers = 0, len(self._server.rounds.live)
+        if finite:
+            staleness = table.apply_alone(rank, header.step, total, commit, scale, workers)
         table.drop([rank])
         self._server.changed = True
         status = APPLIED if finite else DROPPED
@@ -325,7 +327,7 @@ class Session:
             prepared = table.prepared.pop(rank, None)
             if prepared is not None and apply.status == APPLIED:
                 total, commit, step = prepared
-                staleness = table.apply_alone(rank, step, total, commit, apply.scale)
+                staleness = table.apply_alone(rank, step, total, commit, apply.scale, len(self._server.rounds.live))
                 self._server.changed = True
             table.drop([rank])
         else:
@@ -418,6 +420,7 @@ class Session:
 
     def _seek(self, header: Header) -> None:
         self._server.positions.seek(header.count)
+        self._server.save_at_once()
         self._answer()
 
     def drop(self) -> None:

@@ -240,13 +240,13 @@ class Table:
             if apply.status == APPLIED:
                 self._apply(total, apply.lr, apply.scale)
 
-    def apply_alone(self, rank: int, step: int, total: torch.Tensor, commit: Commit, scale: float) -> int:
-        """async: one worker's push. Returns its staleness."""
+    def apply_alone(self, rank: int, step: int, total: torch.Tensor, commit: Commit, scale: float, workers: int) -> int:
+        """async: one worker's push, of so many `workers` that are there. Returns its staleness."""
         with self.lock:
             staleness = max(0, self.version - commit.pulled)
             lr = commit.lr
             if lr is not None and self.plan.terms.damping:
-                lr /= max(1, staleness)
+                lr *= min(1.0, workers / (staleness + 1))
             self._apply(total, lr, scale)
             self.applied[rank] = step
             return staleness
