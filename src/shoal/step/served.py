@@ -13,9 +13,21 @@ class Served(Gang):
 
     def __init__(self, client: Client, rank: int, num_ranks: int, device: torch.device, *, num_servers: int) -> None:
         self.client = client
+        self.live = list(range(num_ranks))
+        """Those who came to the last `roll_call`."""
         self.began = False
         """The servers have held this job's parameters before; what they hold now is not what to begin with."""
         self.rank, self.num_ranks, self.device, self.num_servers = rank, num_ranks, device, num_servers
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.live.index(self.rank), len(self.live)
+
+    def roll_call(self, words: list[int]) -> list[list[int]]:
+        """Says some numbers and hears everybody's who is still there."""
+        told = self.gather(torch.tensor([1, *words]))
+        self.live = [rank for rank, row in enumerate(told) if row[0]]
+        return [told[rank][1:].tolist() for rank in self.live]
 
     def sum(self, tensor: torch.Tensor) -> None:
         kind = torch.float64 if tensor.is_floating_point() else torch.int64

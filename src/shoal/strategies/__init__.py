@@ -66,6 +66,8 @@ class Rig(ABC):
     """A strategy set up: model, optimizer and agreement. Three verbs make a step and a validation."""
 
     model: torch.nn.Module
+    asynchronous: ClassVar[bool] = False
+    """Workers take shards as they come (`replicated.asynchronous`), instead of every step together."""
     bytes_sent: int = 0
     """Bytes this worker has sent for gradients and buffers so far."""
     ask: int = 0

@@ -18,16 +18,31 @@ if TYPE_CHECKING:
 
 class Ps(Strategy, frozen=True, kw_only=True):
     """Workers push gradients to parameter servers, which hold the optimizer, and pull the weights back: MXNet's
-    dist_sync and dist_device_sync (mode: sync)."""
+    dist_sync and dist_device_sync (mode: sync) and dist_async (mode: async)."""
 
     name: Literal["ps"] = "ps"
-    mode: Literal["sync"] = "sync"
-    """sync: a round per step, and the same training as every other strategy's."""
+    mode: Literal["sync", "async"] = "sync"
+    """sync: a round per step, and the same training as every other strategy's. async: each worker takes the next shard
+    and pushes its gradient when it is done, waiting for nobody; every image counts once, but the training depends on
+    who was when how fast."""
+    damping: bool = True
+    """async: a push that is staler than the mean (workers - 1 pushes of others came between) has its rate multiplied by
+    workers / (staleness + 1): Zhang, Gupta, Lian, Liu 2016, Staleness-aware async-SGD."""
+
+    def faults(self) -> list[tuple[str, str]]:
+        if self.mode == "async" and self.deterministic:
+            return [("deterministic", "mode: async adds gradients as they come; it cannot give the same bits again")]
+        return []
 
     def roles(self, workers: int, servers: int | None) -> tuple[Role, ...]:
         from shoal.launch.job import Role
 
-        return (Role("worker", workers, ()), Role("server", 1 if servers is None else servers, ()))
+        # The first worker keeps the run folder; the others can be done without where nobody waits for them.
+        expendable = self.mode == "async"
+        return (
+            Role("worker", workers, (), expendable=expendable),
+            Role("server", 1 if servers is None else servers, ()),
+        )
 
     def check(self, workers: int, servers: int, shards: int) -> None:
         if servers < 1:
@@ -57,8 +72,13 @@ class Ps(Strategy, frozen=True, kw_only=True):
     ) -> Rig:
         from shoal.kvstore.layout import Terms
         from shoal.step.served import Served
-        from shoal.strategies.replicated.servers import PsRig
+        from shoal.strategies.replicated import asynchronous, servers
 
         assert isinstance(gang, Served), "a gang that was joined without servers"
-        terms = Terms(mode=self.mode, shards=spec.shards if self.deterministic else None)
-        return PsRig(model, make_optimizer, task, precision, gang, spec, in_tree=self.deterministic, terms=terms)
+        terms = Terms(mode=self.mode, shards=spec.shards if self.deterministic else None, damping=self.damping)
+        if self.mode == "async":
+            exchange, kind = asynchronous.PushedAlone(gang), asynchronous.AsyncRig
+        else:
+            exchange = servers.PushedTree(gang, spec.shards) if self.deterministic else servers.Pushed(gang)
+            kind = servers.PsRig
+        return kind(model, make_optimizer, task, precision, gang, spec, exchange, terms)

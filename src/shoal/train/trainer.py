@@ -36,9 +36,9 @@ class Trainer:
         """manifest: what checkpoints say of themselves."""
         recipe, gang, clock, cut = setup.recipe, setup.gang, setup.clock, setup.cut
         self.recipe, self.rig, self.gang, self.clock = recipe, setup.rig, gang, clock
-        self._cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
+        self.cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
         data: Any = recipe.data
-        self._batches = Batches(
+        self.batches = Batches(
             setup.data.train,
             data.augment,
             cut,
@@ -56,7 +56,7 @@ class Trainer:
         self.first_step_at: float | None = None
         self._cpu_began = 0.0
         self._waited_before = 0.0
-        clock.every(recipe.log_every, self.log)
+        clock.every(recipe.log_every, self.log, alone=True)
         clock.every(Duration.parse("1ep"), self.end_epoch)
         clock.every(recipe.eval_every, self.validate)
         clock.every(recipe.save_every, self.save)
@@ -66,13 +66,26 @@ class Trainer:
         clock, rig = self.clock, self.rig
         self._cpu_began = time.process_time()
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
-        steps = self._batches.steps(clock.step, clock.steps)
+        if rig.asynchronous:
+            from shoal.train.stretches import Stretches
+
+            asked = Stretches(self).fit(signals)
+        else:
+            asked = self._fit_together(signals)
+        if not asked:
+            self.validate()
+        self.save()
+        return asked
+
+    def _fit_together(self, signals: StopSignals) -> int:
+        clock, rig, asked = self.clock, self.rig, 0
+        steps = self.batches.steps(clock.step, clock.steps)
         try:
             for step in clock:
                 batches = next(steps)
                 rig.ask = signals.ask
                 outputs = [(batch, rig.forward_backward(batch, last=batch is batches[-1])) for batch in batches]
-                stepped, asked = rig.apply(self._lr(clock.images), self._cut.count(step))
+                stepped, asked = rig.apply(self.lr(clock.images), self.cut.count(step))
                 if stepped:
                     for batch, output in outputs:
                         self.meters.add(batch, output)
@@ -84,39 +97,38 @@ class Trainer:
                     clock.stop("signal")
         finally:
             steps.close()
-        if not asked:
-            self.validate()
-        self.save()
         return asked
 
-    def _lr(self, images: int) -> float:
+    def lr(self, images: int) -> float:
         """Learning rate of the step that begins after `images`."""
         clock = self.clock
         return self._peak * self.recipe.schedule.factor(images, clock.total_images, clock.span)  # type: ignore[attr-defined]
 
     def log(self) -> None:
-        """Means since the last log."""
+        """Means since the last log; where workers go their own ways, of the first one's images."""
         self.rig.settle()
-        metrics = self.meters.read_interval()
+        metrics = self.meters.read_own() if self.rig.asynchronous else self.meters.read_interval()
+        if not metrics.count:
+            return  # the first worker did nothing meanwhile
         clock = self.clock
         seconds = max(clock.trained_s - self._logged_s, 1e-9)
-        waited = self._batches.waited_s - self._logged_waited
-        self._tell(
+        waited = self.batches.waited_s - self._logged_waited
+        self.tell(
             "train",
             batch=clock.step_of_epoch,
             **_figures(metrics),
-            lr=self._lr(clock.span.images_before(clock.step - 1)),
+            lr=self.lr(clock.span.images_before(clock.step - 1)),
             images_per_s=(clock.images - self._logged_images) / seconds,
             wait_share=min(waited / seconds, 1.0),
             trained_s=clock.trained_s,
         )
         self._logged_s, self._logged_images = clock.trained_s, clock.images
-        self._logged_waited = self._batches.waited_s
+        self._logged_waited = self.batches.waited_s
 
     def end_epoch(self) -> None:
         metrics = self.meters.read_epoch()
         seconds, self._epoch_began = self.clock.trained_s - self._epoch_began, self.clock.trained_s
-        self._tell("epoch", **_figures(metrics), seconds=seconds)
+        self.tell("epoch", **_figures(metrics), seconds=seconds)
 
     def validate(self) -> None:
         """Top-1, top-5 and loss of the model that would be saved now."""
@@ -138,7 +150,7 @@ class Trainer:
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
             self.best_top1, self.best_step = score.top1, self.clock.step
-        self._tell(
+        self.tell(
             "val",
             loss=score.loss,
             top1=score.top1,
@@ -172,7 +184,7 @@ class Trainer:
             self._saved_step = clock.step
             if self.gang.rank == 0:
                 self._write(weights, meters)
-                self._tell(
+                self.tell(
                     "save",
                     path=str(self._run.checkpoint(clock.step)),
                     seconds=time.perf_counter() - began,
@@ -194,7 +206,7 @@ class Trainer:
             step=clock.step,
             batch=clock.span.batch,
             images_per_epoch=clock.span.images_per_epoch,
-            shards=self._cut.shards,
+            shards=self.cut.shards,
             optim=self.recipe.optim.name,
             best_top1=self.best_top1,
             best_step=self.best_step,
@@ -202,7 +214,7 @@ class Trainer:
             score=score,
             trained_s=clock.trained_s,
             paused_s=clock.paused_s,
-            waited_s=self._waited_before + self._batches.waited_s,
+            waited_s=self._waited_before + self.batches.waited_s,
             epoch_began_s=self._epoch_began,
         )
         figures = {"loss": score.loss, "top1": score.top1, "top5": score.top5, "count": score.count} if score else {}
@@ -226,9 +238,9 @@ class Trainer:
     def load(self, saved: checkpoint.Checkpoint, progress: Progress, *, same_run: bool) -> list[str]:
         """Goes on from a checkpoint: the next step is the one that would have come. Returns what is not as it was."""
         notes, optimizer = self._optimizer_state(saved, progress)
-        if progress.shards != self._cut.shards:
+        if progress.shards != self.cut.shards:
             notes.append(
-                f"batches were cut into {progress.shards} shards before, now into {self._cut.shards}: "
+                f"batches were cut into {progress.shards} shards before, now into {self.cut.shards}: "
                 "another model from here on than with the old number"
             )
         state = {"model": saved.model, "optimizer": optimizer} | ({"ema": saved.ema} if saved.ema else {})
@@ -270,7 +282,7 @@ class Trainer:
         """
         clock, score = self.clock, self.score
         seconds = max(clock.trained_s, 1e-9)
-        self._tell(
+        self.tell(
             "end",
             reason=clock.stopped or "length",
             trained_s=clock.trained_s,
@@ -279,7 +291,7 @@ class Trainer:
             program_s=time.time() - program_began,
             first_step_s=self.first_step_at - program_began if self.first_step_at else None,
             images_per_s=clock.images / seconds,
-            wait_share=min((self._waited_before + self._batches.waited_s) / seconds, 1.0),
+            wait_share=min((self._waited_before + self.batches.waited_s) / seconds, 1.0),
             top1=score.top1 if score else None,
             top5=score.top5 if score else None,
             loss=score.loss if score else None,
@@ -288,7 +300,7 @@ class Trainer:
             bytes_sent=self.rig.bytes_sent,
         )
 
-    def _tell(self, event: str, **figures: Any) -> None:
+    def tell(self, event: str, **figures: Any) -> None:
         if self.gang.rank == 0:
             clock = self.clock
             place = {"step": clock.step, "epoch": clock.epoch, "images": clock.images}

@@ -109,16 +109,13 @@ class PsRig(ReplicatedRig):
         precision: Precision,
         gang: Served,
         spec: RigSpec,
-        *,
-        in_tree: bool,
+        exchange: Pushed | PushedTree,
         terms: Terms,
     ) -> None:
-        """in_tree: add gradients in the order of the shard tree."""
-        exchange = PushedTree(gang, spec.shards) if in_tree else Pushed(gang)
         super().__init__(model, make_optimizer, task, precision, gang, spec, exchange)
         named = [(name, held) for name, held in self.model.named_parameters() if held.requires_grad]
         described = describe(self.optimizer, [held for _, held in named])
-        self._layout_of = Layout.of(named, whole=in_tree or not elementwise(described))
+        self._layout_of = Layout.of(named, whole=terms.shards is not None or not elementwise(described))
         self._weights = _flattened(self._layout_of, [held for _, held in named])
         self._client, self._pushing = gang.client, exchange
         self._host = self._weights if gang.device.type == "cpu" else self._weights.cpu().pin_memory()
