@@ -25,6 +25,22 @@ class Gang(ABC):
     rank: int
     num_ranks: int
     device: torch.device
+    num_servers: int = 0
+    """Parameter servers beside the workers."""
+
+    @property
+    def process(self) -> int:
+        """The rank of the process, as messages name it, where members are more than processes."""
+        return self.rank
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(number, of how many) among those who are still there, for work that is shared out equally."""
+        return self.rank, self.num_ranks
+
+    def __deepcopy__(self, memo: object) -> Gang:
+        """Copies of a model (its average, say) act in the same gang."""
+        return self
 
     @abstractmethod
     def sum(self, tensor: torch.Tensor) -> None:

@@ -49,7 +49,8 @@ def evaluate(
     threads: that decode images ahead, as `data.threads`. beat: called at every chunk."""
     chunks = len(chunk_bounds(len(data.labels), eval_batch))
     slots = torch.zeros(chunks, 4, dtype=torch.float64, device=gang.device)
-    taken = eval_chunks(data, augment, eval_batch, replica=gang.rank, num_replicas=gang.num_ranks, threads=threads)
+    replica, num_replicas = gang.place
+    taken = eval_chunks(data, augment, eval_batch, replica=replica, num_replicas=num_replicas, threads=threads)
     beat()
     for chunk, batch in taken:
         beat()
