@@ -14,12 +14,11 @@ import sys
 import time
 
 DATA_WORKER = "data-worker"
-PORT = 31000
 
 
 def main() -> None:
     role, rank = os.environ["SHOAL_ROLE"], int(os.environ["SHOAL_RANK"])
-    port = PORT + {"worker": 0, "server": 100, "scheduler": 200}[role] + rank
+    port = int(os.environ["CHAOS_PORT"]) + {"worker": 0, "server": 100, "scheduler": 200}[role] + rank
     listening = socket.create_server(("0.0.0.0", port))  # held by the children too, as sloppy programs do
     os.set_inheritable(listening.fileno(), True)
     if os.fork() == 0:

@@ -52,7 +52,7 @@ def test_a_plain_torch_distributed_script(hosts: Hosts, tmp_path: Path) -> None:
 
 
 def test_roles_as_mxnets_find_each_other(hosts: Hosts, tmp_path: Path) -> None:
-    """A small script acts as MXNet's scheduler, servers and workers; MXNet itself cannot be installed here."""
+    """A small script acts as MXNet's scheduler, servers and workers; for MXNet itself see tests/e2e."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
     from test_launch import ROLES
 
@@ -61,6 +61,20 @@ def test_roles_as_mxnets_find_each_other(hosts: Hosts, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "worker 1 pulled [11, 11]" in log(tmp_path, "worker-1")
     assert "all done" in log(tmp_path, "scheduler-0")
+
+
+@pytest.mark.skipif("SHOAL_TEST_MXNET" not in os.environ, reason="SHOAL_TEST_MXNET names no interpreter with MXNet")
+def test_mxnet_itself(hosts: Hosts, tmp_path: Path) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
+    from test_launch import MXNET
+
+    (tmp_path / "script.py").write_text(MXNET)
+    done = launch(hosts, tmp_path, "-n", "2", "-s", "2", "--", os.environ["SHOAL_TEST_MXNET"], "script.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(log(tmp_path, f"worker-{rank}").splitlines()[-1] for rank in range(2)) == [
+        "rank 0 of 2 pulled 18",
+        "rank 1 of 2 pulled 18",
+    ]
 
 
 def test_by_hand_on_each_host(hosts: Hosts, tmp_path: Path) -> None:

@@ -94,14 +94,39 @@ def test_a_plain_torch_distributed_script(tmp_path: Path) -> None:
 
 
 def test_roles_as_mxnets_find_each_other(tmp_path: Path) -> None:
-    """MXNet itself cannot be installed on today's Pythons: a small script acts as its scheduler, servers and workers,
-    by DMLC_* alone."""
+    """A small script acts as MXNet's scheduler, servers and workers, by DMLC_* alone: MXNet's last release wants an old
+    numpy, so it is not installed beside Shoal."""
     done = launch(tmp_path, "-n", "3", "-s", "2", code=ROLES)
     assert done.returncode == 0, done.stderr
     assert "worker 0 pulled [111, 111]" in done.stderr
     told = logs(tmp_path)
     assert sorted(told) == ["scheduler-0", "server-0", "server-1", "worker-0", "worker-1", "worker-2"]
     assert "all done" in told["scheduler-0"] and "worker 2 pulled [111, 111]" in told["worker-2"]
+
+
+MXNET = """
+import mxnet
+store = mxnet.kv.create("dist_sync")  # never returns in servers and the scheduler
+store.init("w", mxnet.nd.zeros((2, 3)))
+store.push("w", mxnet.nd.ones((2, 3)) * (store.rank + 1))
+store._barrier()
+pulled = mxnet.nd.zeros((2, 3))
+store.pull("w", pulled)
+print(f"rank {store.rank} of {store.num_workers} pulled {pulled.asnumpy().sum():.0f}", flush=True)
+"""
+
+
+@pytest.mark.skipif("SHOAL_TEST_MXNET" not in os.environ, reason="SHOAL_TEST_MXNET names no interpreter with MXNet")
+def test_mxnet_itself(tmp_path: Path) -> None:
+    """Its own scheduler, servers and workers; in an environment of its own (mxnet 1.9.1, numpy 1.23.5, Python 3.11)."""
+    (tmp_path / "script.py").write_text(MXNET)
+    command = ("--", os.environ["SHOAL_TEST_MXNET"], "script.py")
+    done = launch(tmp_path, "-n", "2", "-s", "2", *command)
+    assert done.returncode == 0, done.stderr
+    assert {log.splitlines()[-1] for name, log in logs(tmp_path).items() if name.startswith("worker")} == {
+        "rank 0 of 2 pulled 18",
+        "rank 1 of 2 pulled 18",
+    }
 
 
 def test_shoal_itself_is_a_worker_of_it(tmp_path: Path) -> None:

@@ -141,10 +141,20 @@ def test_the_missing_are_named() -> None:
 def test_a_meeting_point_that_is_none() -> None:
     with pytest.raises(UsageError, match="it must be an address of node 0's own, and a free port"):
         gather(("198.51.100.7", 5000), OWN, SECRET, lambda line: None)
+    with pytest.raises(UsageError, match=r"node 0 cannot listen there \(.*\); it must be an address of node 0's own"):
+        gather(("no.such.host.invalid", 5000), OWN, SECRET, lambda line: None)
     for text in ("node0", "node0:", ":5000", "node0:0", "node0:99999", "node0:ssh"):
         with pytest.raises(UsageError, match="expected HOST:PORT of node 0, as in node0:29500"):
             parse_rendezvous(text)
     assert parse_rendezvous("node0:5000") == ("node0", 5000) and parse_rendezvous("[::1]:5000") == ("::1", 5000)
+
+
+def test_a_name_that_is_the_loopback_on_its_own_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many systems write it into /etc/hosts; nobody else would get through."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 5000))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: found)
+    with pytest.raises(UsageError, match=r"node0:5000: here that name is 127\.0\.1\.1 \(see /etc/hosts\)"):
+        gather(("node0", 5000), OWN, SECRET, lambda line: None)
 
 
 SHOW = """
@@ -275,6 +285,7 @@ def test_fewer_workers_than_nodes(nodes: Nodes) -> None:
     assert done.returncode == 2 and "2 nodes, but workers for 1 of them only; ask for more with -n" in done.stderr
 
 
+@pytest.mark.slow
 def test_training_by_hand_is_the_training_of_one_host(nodes: Nodes) -> None:
     """Two nodes with a working directory each; what comes out are the bits of two local workers."""
     words = ["train", "digits", "length=6st", "strategy.deterministic=true"]

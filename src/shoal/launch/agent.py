@@ -363,8 +363,12 @@ class Agent:
             child.kill()
         self._group.kill()
         stuck = kill_below(limit_s=UNKILLABLE_S, beat=self._beat)
+        limit = time.monotonic() + UNKILLABLE_S
+        # A process's first thread may be gone long before the others, which hold its memory and its ports.
+        while not stuck and any(child.look() for child in self._children.values()) and time.monotonic() < limit:
+            self._beat()
+            time.sleep(0.005)
         for child in self._children.values():
-            child.look()
             self._tell_end(child)
         self._say("quiet", stuck=[[process.pid, process.state, process.name] for process in stuck])
 

@@ -124,8 +124,10 @@ class Ending:
         """The cause of a job's failure, in full."""
         manner = f"{self.manner} (exit {self.status})" if self.status is not None and self.status < 0 else self.manner
         manner = f"{manner}, by {self.cause}" if self.cause else self.lost or manner
-        if self.killed:
-            manner = self.hung or "reported an error and did not end by itself"
+        if self.hung:
+            manner = self.hung
+        elif self.killed:
+            manner = "reported an error and did not end by itself"
         what = (self.report.traceback or self.report.error).splitlines() if self.report else self.tail
         return [f"{self.place} failed first: {manner}", *what, f"log: {self.log}"]
 

@@ -152,14 +152,23 @@ def _agent(connection: socket.socket) -> int:
 
 def _listen(rendezvous: tuple[str, int]) -> socket.socket:
     host, port = rendezvous
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=128)
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        if _is_loopback(str(place[0])) and host != "localhost" and not _is_loopback(host):
+            raise UsageError(
+                f"--rendezvous {host}:{port}: here that name is {place[0]} (see /etc/hosts), which no other node "
+                "reaches; give node 0's address in its place, on every node"
+            )
+        return socket.create_server(place[:2], family=family, backlog=128)
     except OSError as error:
         raise UsageError(
             f"--rendezvous {host}:{port}: node 0 cannot listen there ({error.strerror}); "
             "it must be an address of node 0's own, and a free port"
         ) from None
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
 
 
 def _seat(
