@@ -16,6 +16,9 @@ from shoal.kvstore.talk import APPLIED, Apply, Commit
 from shoal.kvstore.updater import Updater
 from shoal.kvstore.wire import WireError
 
+_BLOCK = 1 << 17
+"""Numbers that fit into a core's cache."""
+
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What all workers say alike when they make a table known."""
@@ -95,6 +98,8 @@ class Table:
         """async: rank -> what it committed and did not yet apply."""
         self._prepared: tuple[int, torch.Tensor] | None = None
         """sync: step and sum, likewise."""
+        self._squared: float | None = None
+        """The squared norm, where the last addition gave it."""
         self._stages: dict[int, Stage] = {}
         self._updater: Updater | None = None
         self._total: torch.Tensor | None = None
@@ -167,10 +172,16 @@ class Table:
         first = next((stage for stage in pushed if not stage.gaps()), pushed[0])
         for low, high in first.gaps():
             first.flat[low:high].zero_()
-        for stage in pushed:
-            if stage is not first:
-                for low, high in _merged(stage.pushed):
-                    first.flat[low:high].add_(stage.flat[low:high])
+        others = [stage for stage in pushed if stage is not first]
+        for stage in others[:-1]:
+            for low, high in _merged(stage.pushed):
+                first.flat[low:high].add_(stage.flat[low:high])
+        self._squared = None
+        if others and not others[-1].gaps() and not self.plan.layout.whole:
+            self._squared = _squared(first.flat, others[-1].flat)
+        elif others:
+            for low, high in _merged(others[-1].pushed):
+                first.flat[low:high].add_(others[-1].flat[low:high])
         return first.flat
 
     def _tree(self, stages: list[Stage]) -> torch.Tensor:
@@ -195,8 +206,8 @@ class Table:
         """float64: the squared norm, tensor by tensor where they lie whole (so that it adds up to the same bits however
         many servers there are)."""
         if not self.plan.layout.whole:
-            norm = torch.linalg.vector_norm(total) if len(total) else torch.zeros(())
-            return norm.double().square().view(1)
+            known, self._squared = self._squared, None
+            return torch.tensor([_squared(total) if known is None else known], dtype=torch.float64)
         parts = []
         for number in self.tensors:
             start = self.plan.layout.starts[number] - self.plan.low
@@ -274,6 +285,17 @@ class Table:
         with self.lock:
             if self._updater is not None:
                 self._updater.load(state)
+
+
+def _squared(total: torch.Tensor, more: torch.Tensor | None = None) -> float:
+    """The squared norm of `total`, after `more` was added to it if there is any: one walk through the cache."""
+    found = 0.0
+    for low in range(0, len(total), _BLOCK):
+        block = total[low : low + _BLOCK]
+        if more is not None:
+            block.add_(more[low : low + _BLOCK])
+        found += float(torch.dot(block, block))
+    return found
 
 
 def clip(squares: float, clip_norm: float | None, kind: torch.dtype) -> tuple[float, float]:
