@@ -16,6 +16,7 @@ from servers import LIMITS, SECRET
 from shoal.kvstore.client import Client, ServerError
 from shoal.kvstore.layout import Layout, Terms
 from shoal.kvstore.talk import Hello
+from shoal.kvstore.tls import Cover
 from shoal.kvstore.updater import describe
 from shoal.kvstore.wire import SIZE, Flag, Header, Op, Wire
 from shoal.launch.handshake import connect
@@ -184,7 +185,7 @@ def test_two_hundred_silent_connections(attack):
 
 def insider(process: ServerProcess, rank: int = 1, **changes: int) -> Wire:
     """A connection that has proved itself and said who it is."""
-    wire = Wire(connect((process.host, process.port), SECRET, "kvstore 0"))
+    wire = Wire(Cover().follow(connect((process.host, process.port), SECRET, "kvstore 0")))
     hello = Hello(rank, 2, 0, 1, random.Random(rank).randbytes(8))._replace(**changes)
     wire.send(Header(Op.HELLO), hello.pack())
     return wire

@@ -19,6 +19,7 @@ from shoal.kvstore.server import to_stderr
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, REDO, Apply, Commit, Result
+from shoal.kvstore.tls import Cover
 from shoal.kvstore.updater import elementwise, from_torch, to_torch
 from shoal.kvstore.wire import SMALL, Flag, Header, Op
 
@@ -53,17 +54,20 @@ class Client:
         *,
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         shared_memory: bool = True,
+        cover: Cover | None = None,
         tell: Callable[[str], None] = to_stderr,
     ) -> None:
         """addresses: host:port of each server, the same order on every worker. secret: the job's (launch.handshake).
 
-        shared_memory: used where a server runs on this host. Waits for servers that do not listen yet.
+        shared_memory: used where a server runs on this host. cover: of connections to other hosts (TLS 1.3, unless it
+        says plain); absent: as the environment says. Waits for servers that do not listen yet.
         """
+        cover = Cover.from_env() if cover is None else cover
         session = secrets.token_bytes(8)
         self._session, self._rank, self._num_ranks = session, rank, num_ranks
         self._shared_memory = shared_memory
         self._links = [
-            Link(address, number, len(addresses), rank, num_ranks, session, secret, limits, tell)
+            Link(address, number, len(addresses), rank, num_ranks, session, secret, limits, tell, cover)
             for number, address in enumerate(addresses)
         ]
         self._generation = [0] * len(addresses)

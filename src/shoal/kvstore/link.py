@@ -22,6 +22,7 @@ from shoal.kvstore.layout import Limits
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan
 from shoal.kvstore.talk import Apply, Commit, Hello, Result, Share, Welcome
+from shoal.kvstore.tls import Cover
 from shoal.kvstore.wire import SMALL, Flag, Header, Op, Wire, WireError, raw
 from shoal.launch.handshake import HandshakeError, connect
 
@@ -62,7 +63,9 @@ class Link:
         secret: bytes,
         limits: Limits,
         tell: Callable[[str], None],
+        cover: Cover,
     ) -> None:
+        self._cover = cover
         self.number, self.address = number, address
         self.asynchronous = False
         self.version = 0
@@ -127,7 +130,7 @@ class Link:
         while True:
             try:
                 connection = connect((host, int(port)), self._secret, f"kvstore {self.number}", limit_s=10.0)
-                self._greet(Wire(connection))
+                self._greet(Wire(self._cover.follow(connection)))
                 return
             except HandshakeError as error:
                 fatal = not isinstance(error.__context__, OSError)  # something answers, and is not what we look for

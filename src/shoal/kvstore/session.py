@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,9 @@ _MOST_TABLES = 1 << 20
 class Session:
     """Reads messages and answers them until the connection ends."""
 
-    def __init__(self, server: Server, wire: Wire, host: str) -> None:
-        self._server, self._wire, self._host = server, wire, host
+    def __init__(self, server: Server, connection: socket.socket, host: str) -> None:
+        self._server, self._wire, self._host = server, Wire(connection), host
+        self._connection = connection
         self._member: Member | None = None
         self._pending: dict[int, Meeting] = {}
         """Table -> a commit that this worker did not wait for."""
@@ -109,6 +111,7 @@ class Session:
         return table
 
     def _greet(self) -> None:
+        self._wire = Wire(self._server.cover.greet(self._connection))
         self._wire.limit(_HELLO_S, self._server.limits.silence_s)
         header = self._wire.receive()
         if header is None:
