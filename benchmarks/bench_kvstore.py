@@ -180,13 +180,7 @@ def worker(rank: int, rendezvous: str, addresses: list[list[str]], secret: bytes
     held = torch.ones(size)
     turns: list[Callable[[int], object]] = [lambda step: dist.all_reduce(held)]
     for client, flat in clients:
-
-        def turn(step: int, client: Client = client, flat: torch.Tensor = flat) -> None:
-            client.push(0, client.gradient)
-            assert client.commit(step, lr=1e-4).applied
-            client.pull(flat)
-
-        turns.append(turn)
+        turns.append(partial(_turn, client, flat))
     step = 0
     for repeat in range(REPEATS + 1):
         spent = []
@@ -203,6 +197,12 @@ def worker(rank: int, rendezvous: str, addresses: list[list[str]], secret: bytes
             print(*spent, flush=True)
     for client, _ in clients:
         client.close()
+
+
+def _turn(client: Client, flat: torch.Tensor, step: int) -> None:
+    client.push(0, client.gradient)
+    assert client.commit(step, lr=1e-4).applied
+    client.pull(flat)
 
 
 def pair(folder: Path, secret: bytes) -> None:
