@@ -2,13 +2,14 @@
 
 bench_ps.py sync cifar10-resnet8 data.path=FOLDER     ps with 2 workers and 1 server against ddp with 2 workers
 bench_ps.py async cifar10-resnet8 data.path=FOLDER    4 workers, one of them slowed 4 times, against the sum of their
-                                                      own speeds: the same at the same time, with nothing exchanged
+                                                      own speeds: the same at the same time, with nothing exchanged    bench_ps.py accuracy cifar10-proof data.path=FOLDER   asynchronous against synchronous, 4 workers, by paired seeds
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -18,6 +19,9 @@ from pairs import compare, finish, machine, training, verdict
 
 PAIRS = 7
 STEPS = 150
+SEEDS = 5
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""Of a two-sided 95 % interval, by the number of differences."""
 WORKERS, SLOWED, ASYNC_S = 4, 4, 10.0
 
 
@@ -25,14 +29,17 @@ def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "worker":
         return worker()
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=("sync", "async"))
+    parser.add_argument("mode", choices=("sync", "async", "accuracy"))
     parser.add_argument("recipe", nargs="?", default="cifar10-resnet8")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     options = parser.parse_args()
     print(machine())
-    what = (options.recipe, *options.overrides, "data.limit=20000")
-    {"sync": sync, "async": asynchronous}[options.mode](what, options.pairs)
+    what = (options.recipe, *options.overrides)
+    if options.mode == "accuracy":
+        accuracy(what, min(options.pairs, SEEDS))
+    else:
+        {"sync": sync, "async": asynchronous}[options.mode]((*what, "data.limit=20000"), options.pairs)
     finish()
 
 
@@ -54,6 +61,18 @@ def asynchronous(what: tuple[str, ...], pairs: int) -> None:
         f"with nothing exchanged {theirs:.0f} (n = {pairs} pairs)"
     )
     verdict(f"async / own speeds ({low:.2f} to {high:.2f})", ratio, ">= 0.85", ratio >= 0.85)
+
+
+def accuracy(what: tuple[str, ...], seeds: int) -> None:
+    def top1(mode: str, seed: int) -> float:
+        words = (f"strategy=ps:mode={mode},threads=1", "-n", str(WORKERS), "-s", "1", f"seed={seed}")
+        return 100 * training(*what, *words)["top1"]
+
+    differences = [top1("async", seed) - top1("sync", seed) for seed in range(seeds)]
+    mean, half = statistics.mean(differences), STUDENT[seeds] * statistics.stdev(differences) / seeds**0.5
+    print(f"async - sync, points of top-1 by seed: {', '.join(f'{one:+.2f}' for one in differences)}")
+    low = mean - half
+    verdict(f"mean {mean:+.2f}, 95 % interval {low:+.2f} to {mean + half:+.2f}; its lower end", low, "> -1", low > -1)
 
 
 def total(what: tuple[str, ...], exchange: bool) -> float:
@@ -111,7 +130,7 @@ def worker() -> None:
             state["began"] = state["since"] = time.perf_counter()
         elif now - state["began"] > ASYNC_S:
             print(f"BENCH {state['images'] / (now - state['began'])}", flush=True)
-            rig._gang.barrier()
+            rig._client.close()
             os._exit(0)
         if exchange:
             return take(rig, limit)
