@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help train test quick lint bench clean
+.PHONY: help train test quick lint bench soak clean
 
 help:
 	@echo "make train   set up .venv, train the built-in digits on 2 workers, show the result"
 	@echo "make test    set up .venv, run the whole test suite (make quick: without the slow tests)"
 	@echo "make lint    ruff, pyright, import-linter"
+	@echo "make soak    20 minutes of training on servers while workers and servers are killed at random"
 	@echo "make bench   the figures of docs/measured.md, measured here"
 
 train: $(READY)
@@ -25,6 +26,9 @@ lint: $(READY)
 
 bench: $(READY)
 	@set -e; for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+soak: $(READY)
+	@SHOAL_SOAK_S=1200 $(BIN)/python -m pytest tests/kvstore/test_soak.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or newer: make PYTHON=python3.12 …")'

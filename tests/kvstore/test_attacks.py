@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from a_server import ServerProcess
-from servers import LIMITS, SECRET
+from servers import LIMITS, SECRET, together
 
 from shoal.kvstore.client import Client, ServerError
 from shoal.kvstore.layout import Layout, Terms
@@ -36,11 +36,8 @@ class Victim:
         layout, flat = Layout.of([("a", tensors[0])]), torch.zeros(SIZE_OF_MODEL)
         description = describe(torch.optim.SGD(tensors, lr=1.0), tensors)
         other = Client([server.address], 1, 2, SECRET, limits=LIMITS)
-        for client in (other, self.client):
-            threading.Thread(
-                target=client.init, args=(flat, layout, description, Terms(mode="async", damping=False)), daemon=True
-            ).start()
-        time.sleep(0.5)
+        terms = Terms(mode="async", damping=False)
+        together(2, lambda rank: (self.client, other)[rank].init(flat.clone(), layout, description, terms))
         other.close()
         self.flat, self.steps, self.longest_s = flat, 0, 0.0
         self._end, self._error = threading.Event(), None

@@ -72,6 +72,8 @@ class Client:
         ]
         self._generation = [0] * len(addresses)
         self._memory: Shared | None = None
+        self._taken: list[int] = []
+        """Positions that this worker has not finished."""
         self._wait([link.submit(link.connect, limits.start_s) for link in self._links])
 
     @property
@@ -168,8 +170,9 @@ class Client:
         order; the gradient is multiplied by min(1, clip_norm / (norm + 1e-6)) in its own precision.
         """
         several = len(self._links) > 1
+        position = self._taken[0] if self._taken else None
         commits = [
-            Commit(lr, clip_norm, finite, ask, generation, link.version)
+            Commit(lr, clip_norm, finite, ask, generation, link.version, None if link.number else position)
             for link, generation in zip(self._links, self._generation, strict=True)
         ]
         flags = Flag.PREPARE if several else Flag.NONE
@@ -183,6 +186,8 @@ class Client:
         staleness = results[0].staleness
         if several:
             status, norm, version, staleness = self._finish(step, commits, results, lr, clip_norm)
+        if status != REDO:
+            del self._taken[:1]
         return Committed(status == APPLIED, status == REDO, asked, norm, version, staleness, live)
 
     def _finish(
@@ -239,14 +244,20 @@ class Client:
         self._wait([link.submit(lambda: link.small(Op.BARRIER, numbered=True))])
 
     def take(self, limit: int) -> int:
-        """async: the next position below `limit` that nobody works on, or -1. This worker's next commit finishes it;
-        that of a worker that dies before is handed out again, first."""
+        """async: the next position below `limit` that nobody works on, or -1. This worker's next commit finishes the
+        first it took, and is dropped should somebody else have done it meanwhile (only a restart of the server can
+        bring that about); that of a worker that dies before is handed out again, first."""
         link = self._links[0]
-        return self._wait([link.submit(lambda: link.small(Op.TAKE, count=limit, numbered=True))])[0].count - 1
+        held = len(self._taken)
+        answer = self._wait([link.submit(lambda: link.small(Op.TAKE, start=held, count=limit, numbered=True))])[0]
+        if answer.count:
+            self._taken.append(answer.count - 1)
+        return answer.count - 1
 
     def seek(self, position: int) -> None:
         """The next position to be taken; what is taken now is forgotten. One worker calls it."""
         link = self._links[0]
+        self._taken.clear()
         self._wait([link.submit(lambda: link.small(Op.SEEK, count=position))])
 
     def state(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Link:
 
     def close(self) -> None:
         self._queue.put(None)
-        self._thread.join(1.0)
+        self._thread.join(6.0)
         if self._wire is not None:
             self._wire.close()
 
@@ -133,8 +133,9 @@ class Link:
                 self._greet(Wire(self._cover.follow(connection)))
                 return
             except HandshakeError as error:
-                fatal = not isinstance(error.__context__, OSError)  # something answers, and is not what we look for
                 reason = str(error)
+                # A server that starts has its port before it answers; what answers otherwise is not what we look for.
+                fatal = not isinstance(error.__context__, OSError) and "does not answer" not in reason
             except (OSError, EOFError) as error:
                 fatal, reason = False, f"{self.address}: {error or 'the connection was closed'}"
             if fatal or time.monotonic() > until:
@@ -353,11 +354,11 @@ class Link:
 
         self._ask(request)
 
-    def small(self, op: Op, *, count: int = 0, payload: bytes = b"", numbered: bool = False) -> Header:
+    def small(self, op: Op, *, start: int = 0, count: int = 0, payload: bytes = b"", numbered: bool = False) -> Header:
         number = self._next() if numbered else 0
 
         def request(wire: Wire) -> Header:
-            wire.send(Header(op, step=number, count=count), payload)
+            wire.send(Header(op, step=number, start=start, count=count), payload)
             return self._answer_on(wire)
 
         return self._ask(request)

@@ -239,9 +239,10 @@ class Server:
         assert self._snapshot is not None
         tensors: dict[str, torch.Tensor] = {}
         told = []
-        positions = self.positions.state()
+        positions: dict[str, Any] = self.positions.state()
         for number, table in list(self.tables.items()):
-            values, state, version, applied = table.copied()
+            values, state, version, applied, handed = table.copied(self.positions.state)
+            positions = handed if number == 0 else positions
             tensors[f"{number}/values"] = values
             tensors |= {f"{number}/state/{name}": value.contiguous() for name, value in state.items()}
             plan = msgspec.to_builtins(table.plan)
@@ -269,7 +270,7 @@ class Server:
                 names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118  (no dict)
                 table.load({name.removeprefix(prefix): file.get_tensor(name) for name in names})
                 table.version = told["version"]
-                table.applied = {int(rank): step for rank, step in told["applied"].items()}
+                table.applied = {int(rank): (session, step) for rank, (session, step) in told["applied"].items()}
                 self.tables[number] = table
                 self.rounds.stops = plan.terms.mode == "sync" and plan.terms.on_dead == "stop"
         self.positions.load(about["positions"])

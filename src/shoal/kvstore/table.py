@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -16,6 +17,9 @@ from shoal.kvstore.talk import APPLIED, Apply, Commit
 from shoal.kvstore.updater import Updater
 from shoal.kvstore.wire import WireError
 
+T = TypeVar("T")
+Life = tuple[int, str]
+"""A worker's rank and session."""
 _BLOCK = 1 << 17
 """Numbers that fit into a core's cache."""
 
@@ -90,8 +94,8 @@ class Table:
         self.plan, self.values, self.shared = plan, values, shared
         self.lock = threading.Lock()
         self.version = 0
-        self.applied: dict[int, int] = {}
-        """Rank -> the step of its last push that counts."""
+        self.applied: dict[int, tuple[str, int]] = {}
+        """Rank -> its session, and the step of its last push that counts."""
         self.codec: Codec = codec(plan.terms.compression)
         self.rescale = 1.0
         self.prepared: dict[int, tuple[torch.Tensor, Commit, int]] = {}
@@ -251,23 +255,40 @@ class Table:
             if apply.status == APPLIED:
                 self._apply(total, apply.lr, apply.scale)
 
-    def apply_alone(self, rank: int, step: int, total: torch.Tensor, commit: Commit, scale: float, workers: int) -> int:
-        """async: one worker's push, of so many `workers` that are there. Returns its staleness."""
+    def apply_alone(
+        self,
+        life: Life,
+        step: int,
+        total: torch.Tensor,
+        commit: Commit,
+        scale: float,
+        workers: int,
+        counts: Callable[[], bool],
+    ) -> int | None:
+        """async: one worker's push, of so many `workers` that are there. Returns its staleness; None where it does not
+        count, as `counts` says in the same moment."""
         with self.lock:
+            if not counts():
+                return None
             staleness = max(0, self.version - commit.pulled)
             lr = commit.lr
             if lr is not None and self.plan.terms.damping:
                 lr *= min(1.0, workers / (staleness + 1))
             self._apply(total, lr, scale)
-            self.applied[rank] = step
+            self.applied[life[0]] = (life[1], step)
             return staleness
 
-    def copied(self) -> tuple[torch.Tensor, dict[str, torch.Tensor], int, dict[int, int]]:
-        """Values, the optimizer's state, version and applied steps of one moment."""
+    def knows(self, life: Life, step: int) -> bool:
+        """Whether the worker's push of that step was applied; numbers begin again with each of its lives."""
+        session, last = self.applied.get(life[0], ("", -1))
+        return session == life[1] and step <= last
+
+    def copied(self, also: Callable[[], T]) -> tuple[torch.Tensor, dict[str, torch.Tensor], int, dict[int, Any], T]:
+        """Values, the optimizer's state, version, applied steps, and what `also` gives, of one moment."""
         with self.lock:
             state = self._updater.state() if self._updater is not None else {}
             state = {name: value.clone() for name, value in state.items()}
-            return self.values.clone(), state, self.version, dict(self.applied)
+            return self.values.clone(), state, self.version, dict(self.applied), also()
 
     def drop(self, ranks: list[int]) -> None:
         for rank in ranks:
