@@ -12,6 +12,7 @@ from typing import Any
 from shoal.kvstore.client import Client
 from shoal.kvstore.layout import Limits
 from shoal.kvstore.server import Server
+from shoal.kvstore.tls import Cover
 from shoal.launch.ports import listen
 
 SECRET = b"a secret for tests only"
@@ -21,7 +22,14 @@ LIMITS = Limits(start_s=10.0, step_s=10.0, silence_s=10.0, return_s=10.0)
 class Serving:
     """Servers in threads."""
 
-    def __init__(self, workers: int, servers: int = 1, limits: Limits = LIMITS, snapshot: Path | None = None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        servers: int = 1,
+        limits: Limits = LIMITS,
+        snapshot: Path | None = None,
+        cover: Cover | None = None,
+    ) -> None:
         self.told: list[str] = []
         self.codes: dict[int, int] = {}
         listening = [listen("127.0.0.1", None) for _ in range(servers)]
@@ -35,6 +43,7 @@ class Serving:
                 num_servers=servers,
                 limits=limits,
                 snapshot=snapshot,
+                cover=cover,
                 tell=self.told.append,
             )
             for rank, socket in enumerate(listening)

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 from a_server import ServerProcess
-from servers import LIMITS, SECRET
+from servers import LIMITS, SECRET, together
 
 from shoal.kvstore.client import Client, ServerError
 from shoal.kvstore.layout import Layout, Terms
 from shoal.kvstore.talk import Hello
+from shoal.kvstore.tls import Cover
 from shoal.kvstore.updater import describe
 from shoal.kvstore.wire import SIZE, Flag, Header, Op, Wire
 from shoal.launch.handshake import connect
@@ -35,11 +36,8 @@ class Victim:
         layout, flat = Layout.of([("a", tensors[0])]), torch.zeros(SIZE_OF_MODEL)
         description = describe(torch.optim.SGD(tensors, lr=1.0), tensors)
         other = Client([server.address], 1, 2, SECRET, limits=LIMITS)
-        for client in (other, self.client):
-            threading.Thread(
-                target=client.init, args=(flat, layout, description, Terms(mode="async", damping=False)), daemon=True
-            ).start()
-        time.sleep(0.5)
+        terms = Terms(mode="async", damping=False)
+        together(2, lambda rank: (self.client, other)[rank].init(flat.clone(), layout, description, terms))
         other.close()
         self.flat, self.steps, self.longest_s = flat, 0, 0.0
         self._end, self._error = threading.Event(), None
@@ -184,7 +182,7 @@ def test_two_hundred_silent_connections(attack):
 
 def insider(process: ServerProcess, rank: int = 1, **changes: int) -> Wire:
     """A connection that has proved itself and said who it is."""
-    wire = Wire(connect((process.host, process.port), SECRET, "kvstore 0"))
+    wire = Wire(Cover().follow(connect((process.host, process.port), SECRET, "kvstore 0")))
     hello = Hello(rank, 2, 0, 1, random.Random(rank).randbytes(8))._replace(**changes)
     wire.send(Header(Op.HELLO), hello.pack())
     return wire

@@ -19,6 +19,7 @@ from shoal.kvstore.server import to_stderr
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, REDO, Apply, Commit, Result
+from shoal.kvstore.tls import Cover
 from shoal.kvstore.updater import elementwise, from_torch, to_torch
 from shoal.kvstore.wire import SMALL, Flag, Header, Op
 
@@ -53,21 +54,26 @@ class Client:
         *,
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         shared_memory: bool = True,
+        cover: Cover | None = None,
         tell: Callable[[str], None] = to_stderr,
     ) -> None:
         """addresses: host:port of each server, the same order on every worker. secret: the job's (launch.handshake).
 
-        shared_memory: used where a server runs on this host. Waits for servers that do not listen yet.
+        shared_memory: used where a server runs on this host. cover: of connections to other hosts (TLS 1.3, unless it
+        says plain); absent: as the environment says. Waits for servers that do not listen yet.
         """
+        cover = Cover.from_env() if cover is None else cover
         session = secrets.token_bytes(8)
         self._session, self._rank, self._num_ranks = session, rank, num_ranks
         self._shared_memory = shared_memory
         self._links = [
-            Link(address, number, len(addresses), rank, num_ranks, session, secret, limits, tell)
+            Link(address, number, len(addresses), rank, num_ranks, session, secret, limits, tell, cover)
             for number, address in enumerate(addresses)
         ]
         self._generation = [0] * len(addresses)
         self._memory: Shared | None = None
+        self._taken: list[int] = []
+        """Positions that this worker has not finished."""
         self._wait([link.submit(link.connect, limits.start_s) for link in self._links])
 
     @property
@@ -164,8 +170,9 @@ class Client:
         order; the gradient is multiplied by min(1, clip_norm / (norm + 1e-6)) in its own precision.
         """
         several = len(self._links) > 1
+        position = self._taken[0] if self._taken else None
         commits = [
-            Commit(lr, clip_norm, finite, ask, generation, link.version)
+            Commit(lr, clip_norm, finite, ask, generation, link.version, None if link.number else position)
             for link, generation in zip(self._links, self._generation, strict=True)
         ]
         flags = Flag.PREPARE if several else Flag.NONE
@@ -179,6 +186,8 @@ class Client:
         staleness = results[0].staleness
         if several:
             status, norm, version, staleness = self._finish(step, commits, results, lr, clip_norm)
+        if status != REDO:
+            del self._taken[:1]
         return Committed(status == APPLIED, status == REDO, asked, norm, version, staleness, live)
 
     def _finish(
@@ -235,14 +244,20 @@ class Client:
         self._wait([link.submit(lambda: link.small(Op.BARRIER, numbered=True))])
 
     def take(self, limit: int) -> int:
-        """async: the next position below `limit` that nobody works on, or -1. This worker's next commit finishes it;
-        that of a worker that dies before is handed out again, first."""
+        """async: the next position below `limit` that nobody works on, or -1. This worker's next commit finishes the
+        first it took, and is dropped should somebody else have done it meanwhile (only a restart of the server can
+        bring that about); that of a worker that dies before is handed out again, first."""
         link = self._links[0]
-        return self._wait([link.submit(lambda: link.small(Op.TAKE, count=limit, numbered=True))])[0].count - 1
+        held = len(self._taken)
+        answer = self._wait([link.submit(lambda: link.small(Op.TAKE, start=held, count=limit, numbered=True))])[0]
+        if answer.count:
+            self._taken.append(answer.count - 1)
+        return answer.count - 1
 
     def seek(self, position: int) -> None:
         """The next position to be taken; what is taken now is forgotten. One worker calls it."""
         link = self._links[0]
+        self._taken.clear()
         self._wait([link.submit(lambda: link.small(Op.SEEK, count=position))])
 
     def state(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from shoal.kvstore.server import to_stderr
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan
 from shoal.kvstore.talk import Commit
+from shoal.kvstore.tls import Cover
 from shoal.kvstore.updater import named
 from shoal.kvstore.wire import Flag, Header, Op
 from shoal.launch.handshake import read_secret
@@ -89,8 +90,9 @@ class Dist(KVStore):
         self._compression: dict[str, Any] = {}
         self._mode = "async" if type == "dist_async" else "sync"
         self._described: dict[str, Any] | None = None
+        cover = Cover.from_env(env)
         self._links = [
-            Link(address, number, len(servers), rank, num_workers, self._session, secret, limits, to_stderr)
+            Link(address, number, len(servers), rank, num_workers, self._session, secret, limits, to_stderr, cover)
             for number, address in enumerate(servers)
         ]
         for link in self._links:

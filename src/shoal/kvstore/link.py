@@ -22,6 +22,7 @@ from shoal.kvstore.layout import Limits
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan
 from shoal.kvstore.talk import Apply, Commit, Hello, Result, Share, Welcome
+from shoal.kvstore.tls import Cover
 from shoal.kvstore.wire import SMALL, Flag, Header, Op, Wire, WireError, raw
 from shoal.launch.handshake import HandshakeError, connect
 
@@ -62,7 +63,9 @@ class Link:
         secret: bytes,
         limits: Limits,
         tell: Callable[[str], None],
+        cover: Cover,
     ) -> None:
+        self._cover = cover
         self.number, self.address = number, address
         self.asynchronous = False
         self.version = 0
@@ -108,7 +111,7 @@ class Link:
 
     def close(self) -> None:
         self._queue.put(None)
-        self._thread.join(1.0)
+        self._thread.join(6.0)
         if self._wire is not None:
             self._wire.close()
 
@@ -127,11 +130,12 @@ class Link:
         while True:
             try:
                 connection = connect((host, int(port)), self._secret, f"kvstore {self.number}", limit_s=10.0)
-                self._greet(Wire(connection))
+                self._greet(Wire(self._cover.follow(connection)))
                 return
             except HandshakeError as error:
-                fatal = not isinstance(error.__context__, OSError)  # something answers, and is not what we look for
                 reason = str(error)
+                # A server that starts has its port before it answers; what answers otherwise is not what we look for.
+                fatal = not isinstance(error.__context__, OSError) and "does not answer" not in reason
             except (OSError, EOFError) as error:
                 fatal, reason = False, f"{self.address}: {error or 'the connection was closed'}"
             if fatal or time.monotonic() > until:
@@ -350,11 +354,11 @@ class Link:
 
         self._ask(request)
 
-    def small(self, op: Op, *, count: int = 0, payload: bytes = b"", numbered: bool = False) -> Header:
+    def small(self, op: Op, *, start: int = 0, count: int = 0, payload: bytes = b"", numbered: bool = False) -> Header:
         number = self._next() if numbered else 0
 
         def request(wire: Wire) -> Header:
-            wire.send(Header(op, step=number, count=count), payload)
+            wire.send(Header(op, step=number, start=start, count=count), payload)
             return self._answer_on(wire)
 
         return self._ask(request)

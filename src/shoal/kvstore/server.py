@@ -25,7 +25,7 @@ from shoal.kvstore.session import Session
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan, Table, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, PREPARED, REDO, Commit, Hello, Result
-from shoal.kvstore.wire import Wire
+from shoal.kvstore.tls import Cover
 from shoal.launch.handshake import Door
 
 _TICK_S = 0.1
@@ -63,10 +63,13 @@ class Server:
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         snapshot: Path | None = None,
         snapshot_s: float = 10.0,
+        cover: Cover | None = None,
         tell: Callable[[str], None] = to_stderr,
     ) -> None:
         """snapshot: a file; where it is, this server goes on from it, and it is written every `snapshot_s` seconds in
-        which an asynchronous table changed. (Synchronous training goes back to its checkpoint instead.)"""
+        which an asynchronous table changed. (Synchronous training goes back to its checkpoint instead.)
+        cover: of connections between hosts; absent: as the environment says."""
+        self.cover = Cover.from_env() if cover is None else cover
         self.rank, self.num_servers, self.limits, self.tell = rank, num_servers, limits, tell
         self.rounds = Rounds(num_workers, limits, tell)
         self.rounds.forget = self._forget
@@ -99,7 +102,7 @@ class Server:
                 accepted = self._door.accept(_TICK_S)
                 if accepted is not None:
                     connection, address = accepted
-                    session = Session(self, Wire(connection), str(address[0]) if address else "?")
+                    session = Session(self, connection, str(address[0]))
                     threading.Thread(target=session.run, daemon=True).start()
                 self.rounds.tick()
         finally:
@@ -236,9 +239,10 @@ class Server:
         assert self._snapshot is not None
         tensors: dict[str, torch.Tensor] = {}
         told = []
-        positions = self.positions.state()
+        positions: dict[str, Any] = self.positions.state()
         for number, table in list(self.tables.items()):
-            values, state, version, applied = table.copied()
+            values, state, version, applied, handed = table.copied(self.positions.state)
+            positions = handed if number == 0 else positions
             tensors[f"{number}/values"] = values
             tensors |= {f"{number}/state/{name}": value.contiguous() for name, value in state.items()}
             plan = msgspec.to_builtins(table.plan)
@@ -266,7 +270,7 @@ class Server:
                 names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118  (no dict)
                 table.load({name.removeprefix(prefix): file.get_tensor(name) for name in names})
                 table.version = told["version"]
-                table.applied = {int(rank): step for rank, step in told["applied"].items()}
+                table.applied = {int(rank): (session, step) for rank, (session, step) in told["applied"].items()}
                 self.tables[number] = table
                 self.rounds.stops = plan.terms.mode == "sync" and plan.terms.on_dead == "stop"
         self.positions.load(about["positions"])

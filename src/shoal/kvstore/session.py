@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +17,7 @@ from shoal.base.errors import UsageError
 from shoal.kvstore import shm
 from shoal.kvstore.rounds import GaveUp, Meeting, Member
 from shoal.kvstore.shm import Shared
-from shoal.kvstore.table import Plan, Table, clip
+from shoal.kvstore.table import Life, Plan, Table, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, PREPARED, REDO, Apply, Commit, Hello, Result, Share, Welcome
 from shoal.kvstore.wire import Flag, Header, Op, Wire, WireError, raw
 
@@ -32,8 +34,9 @@ _MOST_TABLES = 1 << 20
 class Session:
     """Reads messages and answers them until the connection ends."""
 
-    def __init__(self, server: Server, wire: Wire, host: str) -> None:
-        self._server, self._wire, self._host = server, wire, host
+    def __init__(self, server: Server, connection: socket.socket, host: str) -> None:
+        self._server, self._wire, self._host = server, Wire(connection), host
+        self._connection = connection
         self._member: Member | None = None
         self._pending: dict[int, Meeting] = {}
         """Table -> a commit that this worker did not wait for."""
@@ -109,6 +112,7 @@ class Session:
         return table
 
     def _greet(self) -> None:
+        self._wire = Wire(self._server.cover.greet(self._connection))
         self._wire.limit(_HELLO_S, self._server.limits.silence_s)
         header = self._wire.receive()
         if header is None:
@@ -289,30 +293,38 @@ class Session:
             self.member.answered.pop(("commit", header.table), None)
         self._answer(Header(Op.OK, step=header.step), result.pack(*width))
 
+    @property
+    def _life(self) -> Life:
+        return self.member.rank, self.member.session.hex()
+
+    def _counts(self, commit: Commit) -> bool:
+        """Whether nobody else did the work that this commit ends."""
+        return commit.position is None or self._server.positions.finish(self.member.rank, commit.position)
+
     def _commit_alone(self, table: Table, header: Header, commit: Commit, prepare: bool) -> Result:
         """async: what this worker pushed, whole and at once."""
         rank = self.member.rank
-        if header.table == 0 and self._server.rank == 0 and not prepare:
-            self._server.positions.finish(rank)
-        if header.step <= table.applied.get(rank, -1):  # it counts already; the answer was lost
+        if table.knows(self._life, header.step):  # the answer was lost
             table.drop([rank])
-            return Result(APPLIED, commit.ask, 0, table.version, 0, 0.0, (), ())
+            return Result(APPLIED, commit.ask, 0, table.version, 0, 0.0, (), (0.0,) * table.num_squares)
         self._server.wait_for_optimizer(table)
         total = table.total([rank])
         squares = table.squares(total)
         if prepare:
+            finite = commit.finite and bool(torch.isfinite(squares).all()) and self._counts(commit)
             table.prepared[rank] = total, commit, header.step
-            finite = commit.finite and bool(torch.isfinite(total).all())
             return self._result(PREPARED if finite else DROPPED, commit.ask, table, squares)
         norm, scale = clip(float(squares.sum()), commit.clip_norm, table.values.dtype)
-        finite = commit.finite and norm < float("inf")
-        staleness, workers = 0, len(self._server.rounds.live)
-        if finite:
-            staleness = table.apply_alone(rank, header.step, total, commit, scale, workers)
+        if commit.finite and norm < float("inf"):
+            workers, counts = len(self._server.rounds.live), partial(self._counts, commit)
+            staleness = table.apply_alone(self._life, header.step, total, commit, scale, workers, counts)
+        else:
+            self._counts(commit)
+            staleness = None
         table.drop([rank])
         self._server.changed = True
-        status = APPLIED if finite else DROPPED
-        return Result(status, commit.ask, 0, table.version, staleness, norm, (), ())
+        status = DROPPED if staleness is None else APPLIED
+        return Result(status, commit.ask, 0, table.version, staleness or 0, norm, (), ())
 
     def _result(self, status: int, asked: int, table: Table, squares: torch.Tensor) -> Result:
         return Result(status, asked, 0, table.version, 0, 0.0, (), tuple(squares.tolist()))
@@ -322,12 +334,12 @@ class Session:
         apply = Apply.unpack(self._exactly(header, Apply.SIZE))
         rank, staleness = self.member.rank, 0
         if table.asynchronous:
-            if header.table == 0 and self._server.rank == 0:
-                self._server.positions.finish(rank)
             prepared = table.prepared.pop(rank, None)
             if prepared is not None and apply.status == APPLIED:
                 total, commit, step = prepared
-                staleness = table.apply_alone(rank, step, total, commit, apply.scale, len(self._server.rounds.live))
+                workers = len(self._server.rounds.live)
+                done = table.apply_alone(self._life, step, total, commit, apply.scale, workers, lambda: True)
+                staleness = done or 0
                 self._server.changed = True
             table.drop([rank])
         else:
@@ -414,7 +426,7 @@ class Session:
         """Answers position + 1, or 0."""
         answered = self.member.answered.get("take")
         if answered is None or answered[0] != header.step:
-            position = self._server.positions.take(self.member.rank, header.count)
+            position = self._server.positions.take(self.member.rank, header.count, header.start)
             answered = self.member.answered["take"] = header.step, 0 if position is None else position + 1
         self._answer(Header(Op.OK, count=answered[1]))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -15,6 +16,12 @@ from shoal.kvstore.shm import Shared
 from shoal.kvstore.talk import APPLIED, Apply, Commit
 from shoal.kvstore.updater import Updater
 from shoal.kvstore.wire import WireError
+
+T = TypeVar("T")
+Life = tuple[int, str]
+"""A worker's rank and session."""
+_BLOCK = 1 << 17
+"""Numbers that fit into a core's cache."""
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -87,14 +94,16 @@ class Table:
         self.plan, self.values, self.shared = plan, values, shared
         self.lock = threading.Lock()
         self.version = 0
-        self.applied: dict[int, int] = {}
-        """Rank -> the step of its last push that counts."""
+        self.applied: dict[int, tuple[str, int]] = {}
+        """Rank -> its session, and the step of its last push that counts."""
         self.codec: Codec = codec(plan.terms.compression)
         self.rescale = 1.0
         self.prepared: dict[int, tuple[torch.Tensor, Commit, int]] = {}
         """async: rank -> what it committed and did not yet apply."""
         self._prepared: tuple[int, torch.Tensor] | None = None
         """sync: step and sum, likewise."""
+        self._squared: float | None = None
+        """The squared norm, where the last addition gave it."""
         self._stages: dict[int, Stage] = {}
         self._updater: Updater | None = None
         self._total: torch.Tensor | None = None
@@ -167,10 +176,16 @@ class Table:
         first = next((stage for stage in pushed if not stage.gaps()), pushed[0])
         for low, high in first.gaps():
             first.flat[low:high].zero_()
-        for stage in pushed:
-            if stage is not first:
-                for low, high in _merged(stage.pushed):
-                    first.flat[low:high].add_(stage.flat[low:high])
+        others = [stage for stage in pushed if stage is not first]
+        for stage in others[:-1]:
+            for low, high in _merged(stage.pushed):
+                first.flat[low:high].add_(stage.flat[low:high])
+        self._squared = None
+        if others and not others[-1].gaps() and not self.plan.layout.whole:
+            self._squared = _squared(first.flat, others[-1].flat)
+        elif others:
+            for low, high in _merged(others[-1].pushed):
+                first.flat[low:high].add_(others[-1].flat[low:high])
         return first.flat
 
     def _tree(self, stages: list[Stage]) -> torch.Tensor:
@@ -195,8 +210,8 @@ class Table:
         """float64: the squared norm, tensor by tensor where they lie whole (so that it adds up to the same bits however
         many servers there are)."""
         if not self.plan.layout.whole:
-            norm = torch.linalg.vector_norm(total) if len(total) else torch.zeros(())
-            return norm.double().square().view(1)
+            known, self._squared = self._squared, None
+            return torch.tensor([_squared(total) if known is None else known], dtype=torch.float64)
         parts = []
         for number in self.tensors:
             start = self.plan.layout.starts[number] - self.plan.low
@@ -240,23 +255,40 @@ class Table:
             if apply.status == APPLIED:
                 self._apply(total, apply.lr, apply.scale)
 
-    def apply_alone(self, rank: int, step: int, total: torch.Tensor, commit: Commit, scale: float, workers: int) -> int:
-        """async: one worker's push, of so many `workers` that are there. Returns its staleness."""
+    def apply_alone(
+        self,
+        life: Life,
+        step: int,
+        total: torch.Tensor,
+        commit: Commit,
+        scale: float,
+        workers: int,
+        counts: Callable[[], bool],
+    ) -> int | None:
+        """async: one worker's push, of so many `workers` that are there. Returns its staleness; None where it does not
+        count, as `counts` says in the same moment."""
         with self.lock:
+            if not counts():
+                return None
             staleness = max(0, self.version - commit.pulled)
             lr = commit.lr
             if lr is not None and self.plan.terms.damping:
                 lr *= min(1.0, workers / (staleness + 1))
             self._apply(total, lr, scale)
-            self.applied[rank] = step
+            self.applied[life[0]] = (life[1], step)
             return staleness
 
-    def copied(self) -> tuple[torch.Tensor, dict[str, torch.Tensor], int, dict[int, int]]:
-        """Values, the optimizer's state, version and applied steps of one moment."""
+    def knows(self, life: Life, step: int) -> bool:
+        """Whether the worker's push of that step was applied; numbers begin again with each of its lives."""
+        session, last = self.applied.get(life[0], ("", -1))
+        return session == life[1] and step <= last
+
+    def copied(self, also: Callable[[], T]) -> tuple[torch.Tensor, dict[str, torch.Tensor], int, dict[int, Any], T]:
+        """Values, the optimizer's state, version, applied steps, and what `also` gives, of one moment."""
         with self.lock:
             state = self._updater.state() if self._updater is not None else {}
             state = {name: value.clone() for name, value in state.items()}
-            return self.values.clone(), state, self.version, dict(self.applied)
+            return self.values.clone(), state, self.version, dict(self.applied), also()
 
     def drop(self, ranks: list[int]) -> None:
         for rank in ranks:
@@ -274,6 +306,17 @@ class Table:
         with self.lock:
             if self._updater is not None:
                 self._updater.load(state)
+
+
+def _squared(total: torch.Tensor, more: torch.Tensor | None = None) -> float:
+    """The squared norm of `total`, after `more` was added to it if there is any: one walk through the cache."""
+    found = 0.0
+    for low in range(0, len(total), _BLOCK):
+        block = total[low : low + _BLOCK]
+        if more is not None:
+            block.add_(more[low : low + _BLOCK])
+        found += float(torch.dot(block, block))
+    return found
 
 
 def clip(squares: float, clip_norm: float | None, kind: torch.dtype) -> tuple[float, float]:

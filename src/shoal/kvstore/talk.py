@@ -11,7 +11,7 @@ from shoal.kvstore.wire import WireError
 _HELLO = struct.Struct("<IIII8s")
 _WELCOME = struct.Struct("<8sI16s")
 _SHARE = struct.Struct("<IIQ")
-_COMMIT = struct.Struct("<ddBBHIQ")
+_COMMIT = struct.Struct("<ddBBHIQQ")
 _RESULT = struct.Struct("<BBHIQQd")
 _APPLY = struct.Struct("<Bdd")
 
@@ -80,18 +80,22 @@ class Commit(NamedTuple):
     """Of the workers that this step was cut for."""
     pulled: int
     """The version that the gradient was computed from."""
+    position: int | None = None
+    """What was worked on, of those that server 0 hands out."""
 
     SIZE = _COMMIT.size
 
     def pack(self) -> bytes:
+        position = 0 if self.position is None else self.position + 1
         return _COMMIT.pack(
-            _number(self.lr), _number(self.clip_norm), self.finite, self.ask, 0, self.generation, self.pulled
+            _number(self.lr), _number(self.clip_norm), self.finite, self.ask, 0, self.generation, self.pulled, position
         )
 
     @staticmethod
     def unpack(data: bytes) -> Commit:
-        lr, clip_norm, finite, ask, _, generation, pulled = _COMMIT.unpack(data)
-        return Commit(_optional(lr), _optional(clip_norm), bool(finite), ask, generation, pulled)
+        lr, clip_norm, finite, ask, _, generation, pulled, position = _COMMIT.unpack(data)
+        place = position - 1 if position else None
+        return Commit(_optional(lr), _optional(clip_norm), bool(finite), ask, generation, pulled, place)
 
 
 APPLIED, DROPPED, REDO, PREPARED = range(4)

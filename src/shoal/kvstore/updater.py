@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -12,6 +12,7 @@ from shoal.base.errors import UsageError, did_you_mean
 from shoal.kvstore.layout import Layout
 
 Kind = type[torch.optim.Optimizer]
+K = TypeVar("K", bound=Kind)
 _registered: dict[str, Kind] = {}
 _elementwise = {
     *("sgd", "adam", "adamw", "adamax", "nadam", "radam", "rmsprop", "adagrad", "adadelta", "rprop", "asgd"),
@@ -20,7 +21,7 @@ _elementwise = {
 """No number depends on its neighbours: tensors may be cut anywhere, and neighbours may be one tensor."""
 
 
-def register(kind: Kind, *, elementwise: bool = False) -> Kind:
+def register(kind: K, *, elementwise: bool = False) -> K:
     """Lets this program's servers make `kind` too; a decorator. elementwise: no number depends on its neighbours, so
     that tensors may be cut anywhere."""
     _registered[kind.__name__.lower()] = kind

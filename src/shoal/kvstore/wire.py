@@ -192,7 +192,7 @@ class Wire:
     def shutdown(self) -> None:
         """Wakes whoever waits on this connection."""
         try:
-            self._connection.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)  # not TLS's, which is not for other threads
         except OSError:
             pass
 

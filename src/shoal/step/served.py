@@ -14,7 +14,7 @@ class Served(Gang):
     def __init__(self, client: Client, rank: int, num_ranks: int, device: torch.device, *, num_servers: int) -> None:
         self.client = client
         self.live = list(range(num_ranks))
-        """Those who came to the last `roll_call`."""
+        """Those who were there when this was last found out."""
         self.began = False
         """The servers have held this job's parameters before; what they hold now is not what to begin with."""
         self.rank, self.num_ranks, self.device, self.num_servers = rank, num_ranks, device, num_servers
@@ -25,9 +25,12 @@ class Served(Gang):
 
     def roll_call(self, words: list[int]) -> list[list[int]]:
         """Says some numbers and hears everybody's who is still there."""
-        told = self.gather(torch.tensor([1, *words]))
+        told = self._everybodys(torch.tensor([1, *words]))
         self.live = [rank for rank, row in enumerate(told) if row[0]]
         return [told[rank][1:].tolist() for rank in self.live]
+
+    def renew(self) -> None:
+        self.roll_call([])
 
     def sum(self, tensor: torch.Tensor) -> None:
         kind = torch.float64 if tensor.is_floating_point() else torch.int64
@@ -38,6 +41,11 @@ class Served(Gang):
         return Pending()
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        told = self._everybodys(tensor)
+        return [told[rank] for rank in self.live]
+
+    def _everybodys(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """By rank; zeros of those who are gone."""
         own = _words(tensor)
         slots = torch.zeros(self.num_ranks, len(own), dtype=torch.int64)
         slots[self.rank] = own

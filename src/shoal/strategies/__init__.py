@@ -53,6 +53,10 @@ class RigSpec:
     compile: bool = False
 
 
+class Resliced(Exception):
+    """Workers are gone and nothing was applied: the rest compute the same step again, by the gang's new places."""
+
+
 class Applied(NamedTuple):
     """What all workers agreed on in a step."""
 
@@ -81,7 +85,8 @@ class Rig(ABC):
     def apply(self, lr: float, images: int) -> Applied:
         """Exchanges gradients, clips, steps; equal on every worker. `images`: of the global batch.
 
-        A worker without images in this step calls it all the same. NonFiniteError when the precision says stop.
+        A worker without images in this step calls it all the same. NonFiniteError when the precision says stop;
+        Resliced when the step is to be computed again by fewer.
         """
 
     @abstractmethod

@@ -25,6 +25,9 @@ class Ps(Strategy, frozen=True, kw_only=True):
     """sync: a round per step, and the same training as every other strategy's. async: each worker takes the next shard
     and pushes its gradient when it is done, waiting for nobody; every image counts once, but the training depends on
     who was when how fast."""
+    on_dead: Literal["stop", "continue"] = "stop"
+    """sync: what a dead worker means. stop: the end, with its name and step; continue: the rest compute the same batch
+    again without it, and train the same model (but for the first, who keeps the run folder and cannot be spared)."""
     damping: bool = True
     """async: a push that is staler than the mean (workers - 1 pushes of others came between) has its rate multiplied by
     workers / (staleness + 1): Zhang, Gupta, Lian, Liu 2016, Staleness-aware async-SGD."""
@@ -38,7 +41,7 @@ class Ps(Strategy, frozen=True, kw_only=True):
         from shoal.launch.job import Role
 
         # The first worker keeps the run folder; the others can be done without where nobody waits for them.
-        expendable = self.mode == "async"
+        expendable = self.mode == "async" or self.on_dead == "continue"
         return (
             Role("worker", workers, (), expendable=expendable),
             Role("server", 1 if servers is None else servers, ()),
@@ -75,7 +78,12 @@ class Ps(Strategy, frozen=True, kw_only=True):
         from shoal.strategies.replicated import asynchronous, servers
 
         assert isinstance(gang, Served), "a gang that was joined without servers"
-        terms = Terms(mode=self.mode, shards=spec.shards if self.deterministic else None, damping=self.damping)
+        terms = Terms(
+            on_dead=self.on_dead,
+            mode=self.mode,
+            shards=spec.shards if self.deterministic else None,
+            damping=self.damping,
+        )
         if self.mode == "async":
             exchange, kind = asynchronous.PushedAlone(gang), asynchronous.AsyncRig
         else:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,11 +20,12 @@ import torch
 from shoal.base.duration import Duration
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
-from shoal.data.batches import Batches
+from shoal.data.batches import Batch, Batches
 from shoal.launch.pulse import LONG, Pulse
 from shoal.recipe.load import plain
 from shoal.report.sinks import Sink
 from shoal.step.meters import Meters, Metrics
+from shoal.strategies import Resliced
 from shoal.train import checkpoint
 from shoal.train.evaluate import Score, evaluate
 from shoal.train.progress import Progress
@@ -42,7 +45,7 @@ class Trainer:
         self.pulse = pulse or Pulse()
         self.cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
         data: Any = recipe.data
-        self.batches = Batches(
+        self._make_batches = lambda cut: Batches(
             setup.data.train,
             data.augment,
             cut,
@@ -50,6 +53,7 @@ class Trainer:
             decoders=data.threads,
             pin=gang.device.type == "cuda",
         )
+        self.batches = self._make_batches(cut)
         self.meters = Meters(cut.shards, gang)
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
         self.best_top1, self.best_step = -1.0, -1
@@ -87,6 +91,9 @@ class Trainer:
         try:
             for step in clock:
                 patience = self.patience()
+                if self.gang.place != (self.cut.replica, self.cut.num_replicas):
+                    steps.close()
+                    steps = self._resliced()
                 pulse.beat("waits for data", step)
                 batches = next(steps)
                 rig.ask = signals.ask
@@ -95,7 +102,12 @@ class Trainer:
                     pulse.beat("computes", step, patience)
                     outputs.append((batch, rig.forward_backward(batch, last=batch is batches[-1])))
                 pulse.beat("exchanges", step, patience)
-                stepped, asked = rig.apply(self.lr(clock.images), self.cut.count(step))
+                try:
+                    stepped, asked = rig.apply(self.lr(clock.images), self.cut.count(step))
+                except Resliced:
+                    steps.close()
+                    steps = self._resliced()
+                    continue
                 if stepped:
                     for batch, output in outputs:
                         self.meters.add(batch, output)
@@ -113,6 +125,15 @@ class Trainer:
         """First steps may compile: the model (again for an epoch's short last batch), or what a device needs."""
         compiles = self.recipe.model.compile and self.clock.epoch == 0
         return LONG if compiles or self.first_step_at is None else 1.0
+
+    def _resliced(self) -> Generator[list[Batch], None, None]:
+        """Batches from the step under way on, shared out among the workers who are still there."""
+        replica, num_replicas = self.gang.place
+        self.cut, before = replace(self.cut, replica=replica, num_replicas=num_replicas), self.batches
+        self.batches = self._make_batches(self.cut)
+        self.batches.waited_s = before.waited_s
+        self.tell("note", level="warning", text=f"{num_replicas} workers go on with step {self.clock.step}")
+        return self.batches.steps(self.clock.step, self.clock.steps)
 
     def lr(self, images: int) -> float:
         """Learning rate of the step that begins after `images`."""

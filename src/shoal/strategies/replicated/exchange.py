@@ -212,10 +212,6 @@ class Tree(Exchange):
     def __init__(self, gang: Gang, shards: int) -> None:
         super().__init__(gang)
         self._shards = shards
-        self._of_rank = [
-            cover(shards, (taken := share(shards, rank, gang.num_ranks)).start, taken.stop)
-            for rank in range(gang.num_ranks)
-        ]
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -249,7 +245,7 @@ class Tree(Exchange):
     def finish(self, ask: int) -> int:
         head = self._agree(self._head(ask))
         filled = int(head[-1])
-        for shard in share(self._shards, self.gang.rank, self.gang.num_ranks):
+        for shard in share(self._shards, *self.gang.place):
             if shard >= filled:
                 for tree in self._trees:
                     tree.put((shard, shard + 1), None)
@@ -277,12 +273,17 @@ class Tree(Exchange):
         self._flat.copy_(self._sum(tree, filled, len(self._flat), self._flat.dtype))
 
     def _sum(self, tree: TreeSum, filled: int, size: int, kind: torch.dtype) -> torch.Tensor:
-        if self.gang.num_ranks == 1:
+        place, num_places = self.gang.place
+        if num_places == 1:
             total = tree.take()
             assert total is not None
             return total
-        own = self._of_rank[self.gang.rank]
-        slots = max(len(nodes) for nodes in self._of_rank)
+        nodes_of = [
+            cover(self._shards, (taken := share(self._shards, other, num_places)).start, taken.stop)
+            for other in range(num_places)
+        ]
+        own = nodes_of[place]
+        slots = max(len(nodes) for nodes in nodes_of)
         total = torch.empty(size, dtype=kind, device=self.gang.device)
         partial = dict(tree.partial)
         tree.partial.clear()
@@ -294,7 +295,7 @@ class Tree(Exchange):
                     held[slot] = value[piece]
             self.bytes_sent += held.numel() * held.element_size() * (self.gang.num_ranks - 1)
             for rank, rows in enumerate(self.gang.gather(held)):
-                for slot, node in enumerate(self._of_rank[rank]):
+                for slot, node in enumerate(nodes_of[rank]):
                     tree.put(node, rows[slot] if node[0] < filled else None)
             total[piece] = tree.take()  # type: ignore[assignment]
         return total

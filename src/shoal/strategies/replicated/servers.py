@@ -17,7 +17,7 @@ from shoal.models.weights import check_fit
 from shoal.step.precision import Precision
 from shoal.step.served import Served
 from shoal.step.task import Task
-from shoal.strategies import Applied, MakeOptimizer, RigSpec
+from shoal.strategies import Applied, MakeOptimizer, Resliced, RigSpec
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.exchange import Exchange, Tree, asks_row, largest_ask
 from shoal.strategies.replicated.gradients import FlatGradients
@@ -101,6 +101,8 @@ class PushedTree(Tree):
 class PsRig(ReplicatedRig):
     """The step of a synchronous round: push, agree on buffers, commit, pull."""
 
+    _gang: Served
+
     def __init__(
         self,
         model: nn.Module,
@@ -138,6 +140,12 @@ class PsRig(ReplicatedRig):
         asked = self._pushing.finish(self.ask)
         self._step = step = self._pushing.step
         done = self._client.commit(step, lr=lr, clip_norm=self._spec.clip_norm)
+        if done.redo:
+            self._buffers.undo()
+            self._batches.clear()
+            self._gang.live = list(done.live)
+            self._step -= 1
+            raise Resliced
         if not done.applied:
             if self._precision.nonfinite == "stop":
                 raise self._error(step, "")
