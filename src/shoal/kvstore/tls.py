@@ -8,31 +8,22 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.base.errors import UsageError, shown_path
+from shoal.launch.certificate import CERTIFICATE_FILE, PLAIN, fresh_certificate
 
-CERTIFICATE_FILE = "SHOAL_CERTIFICATE_FILE"
-"""The variable that names the PEM file with the job's certificate and key."""
-PLAIN = "SHOAL_PLAIN"
-"""Set to 1: connections between hosts are not encrypted."""
 _TLS, _PLAIN = b"T", b"P"
 
 
 def make_certificate(path: Path, days: int = 30) -> None:
     """A fresh certificate and its key in one file that only its owner can read."""
+    made = fresh_certificate(days)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-        command += ["-subj", "/CN=shoal", "-days", str(days), "-keyout", "-", "-out", "-"]
-        made = subprocess.run(command, capture_output=True, check=True)
-        os.write(descriptor, made.stdout)
-    except (OSError, subprocess.CalledProcessError) as error:
-        path.unlink()
-        raise UsageError(f"no certificate could be made with openssl ({error})") from None
+        os.write(descriptor, made)
     finally:
         os.close(descriptor)
 

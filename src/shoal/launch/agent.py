@@ -23,7 +23,6 @@ from shoal.launch.below import kill_below
 from shoal.launch.child import Child
 from shoal.launch.environment import fill, inherited
 from shoal.launch.group import Group
-from shoal.launch.handshake import SECRET_FILE
 from shoal.launch.interface import interface_of
 from shoal.launch.link import FULL, Link, LinkError, Message
 from shoal.launch.oom import OutOfMemory
@@ -59,8 +58,8 @@ class Agent:
         """Those of them that listen."""
         self._last: dict[str, Callable[[], str | None]] = {}
         """Starts a process of this generation, by its name, once more."""
-        self._secret: Secret | None = None
-        """What workers and servers of this generation prove themselves with."""
+        self._secrets: dict[str, Secret] = {}
+        """What workers and servers of this generation prove themselves with, by the variable that names the file."""
         self._oom = OutOfMemory()
         self._env: dict[str, str] = {}
         self._workdir: str | None = None
@@ -256,8 +255,7 @@ class Agent:
             if interface == "lo":  # nccl finds the way between GPUs of one host by itself
                 env.pop("NCCL_SOCKET_IFNAME")
         self._forget()
-        if message["secret"]:
-            self._secret = Secret(message["secret"])
+        self._secrets = {name: Secret(text) for name, text in message["secrets"].items()}
         for command in message["commands"]:
             start = partial(self._start_child, command, env, values, message["generation"])
             self._last[command["name"]] = start
@@ -293,9 +291,9 @@ class Agent:
         argv = [fill(word, values) for word in command["argv"]]
         numbers = {key: str(number) for key, number in hand_over.items()}
         passed = list(hand_over.values())
-        if self._secret:
-            numbers[SECRET_FILE] = self._secret.name
-            passed += self._secret.descriptors
+        for variable, secret in self._secrets.items():
+            numbers[variable] = secret.name
+            passed += secret.descriptors
         self._children[name] = child
         try:
             fault = child.start(argv, {**env, **own, **numbers}, passed, self._workdir)
@@ -378,10 +376,9 @@ class Agent:
             self._drop(child)
         if self._pulses:
             self._pulses.forget()
-        if self._secret:
-            self._secret.forget()
-            self._secret = None
-        self._children, self._told, self._held_back, self._last = {}, set(), {}, {}
+        for secret in self._secrets.values():
+            secret.forget()
+        self._children, self._told, self._held_back, self._last, self._secrets = {}, set(), {}, {}, {}
 
     def _drop(self, child: Child) -> None:
         for descriptor in (*child.pipes, *([] if child.pidfd is None else [child.pidfd])):

@@ -18,9 +18,11 @@ from typing import TextIO
 
 from shoal.base.errors import DONE, FAILED, INTERRUPTED, REQUEUE, ShoalError, UsageError
 from shoal.base.run import Run
+from shoal.launch.certificate import CERTIFICATE_FILE, PLAIN, fresh_certificate
 from shoal.launch.console import Console
 from shoal.launch.ending import Ending, failures, outcome
 from shoal.launch.environment import own, travelling
+from shoal.launch.handshake import SECRET_FILE
 from shoal.launch.hangs import Hangs
 from shoal.launch.hosts import Host, read_hostfile
 from shoal.launch.interface import address_towards
@@ -229,13 +231,12 @@ class Head:
         values = self._meet(nodes)
         if values is None:
             return
-        # Another one for each generation: servers know by it which snapshots are not theirs.
-        secret = secrets.token_hex(32) if plan.serves else None
+        hidden = self._secrets(several) if plan.serves else {}
         for number, node in enumerate(nodes):
             commands = [command for command in plan.commands if command.node == number]
             logs = [str(self._logs[command.name]) for command in commands]
             address = values[f"address:{number}"]
-            more = {"generation": self._generation, "address": address, "secret": secret}
+            more = {"generation": self._generation, "address": address, "secrets": hidden}
             for command in commands:
                 self._endings[command.name].started = True
                 if not node.is_shared:
@@ -243,6 +244,15 @@ class Head:
             node.start(commands, logs, values, **more)
         self._until(lambda: all(node.has_started or node.lost for node in nodes), START_S)
         self._all_well([node for node in nodes if not node.lost], lambda node: node.has_started)
+
+    def _secrets(self, several: bool) -> dict[str, str]:
+        """Variable -> what the file that it names holds, on every host. Another secret for each generation: servers
+        know by it which snapshots are not theirs."""
+        made = {SECRET_FILE: secrets.token_hex(32)}
+        plain = {**os.environ, **own(os.environ, self._job.env)}.get(PLAIN) == "1"
+        if several and not plain:
+            made[CERTIFICATE_FILE] = fresh_certificate().decode()
+        return made
 
     def _ending(self, command: Command, several: bool) -> Ending:
         return Ending(command.name, command.log, host=command.host if several else "", expendable=command.expendable)
