@@ -7,6 +7,7 @@ workers with SGD-momentum on one and two servers in shared memory: against gloo'
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import statistics
 import subprocess
@@ -24,7 +25,7 @@ from pairs import finish, machine, verdict
 from shoal.kvstore.client import Client
 from shoal.kvstore.layout import Layout, Terms
 from shoal.kvstore.updater import describe
-from shoal.launch.handshake import SECRET_FILE, make_secret
+from shoal.launch.handshake import SECRET_FILE
 
 REPEATS = 7
 SIZES = {4.7: 20, 44.7: 4, 102.0: 2}
@@ -248,7 +249,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     print(machine())
-    secret = make_secret()
+    secret = secrets.token_hex(32).encode()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         descriptor = os.open(folder / "secret", os.O_WRONLY | os.O_CREAT, 0o600)

@@ -81,9 +81,9 @@ def total(what: tuple[str, ...], exchange: bool) -> float:
     from dataclasses import replace
 
     from shoal.base.run import Run
-    from shoal.launch.agent import Agent
+    from shoal.launch.head import Head
     from shoal.launch.job import Job
-    from shoal.launch.launchers.local import Local
+    from shoal.launch.launchers.local import Local, local_line
     from shoal.recipe.load import dump, load
 
     loaded = load(what[0], (*what[1:], "strategy=ps:mode=async,threads=1", "length=1000ep", "eval_every=1000ep"))
@@ -102,7 +102,7 @@ def total(what: tuple[str, ...], exchange: bool) -> float:
             for role in strategy.roles(WORKERS, 1)  # type: ignore[attr-defined]
         )
         with open(os.devnull, "w") as nowhere:
-            outcome = Agent(Local().plan(Job(roles, run.folder)).commands, console=nowhere).start().wait(120)
+            outcome = Head(Local().plan(Job(roles, run.folder)), local_line, console=nowhere).start().wait(120)
         if outcome.exit_code:
             sys.exit("\n".join(outcome.lines))
         lines = [line for rank in range(WORKERS) for line in run.log("worker", rank).read_text().splitlines()]
