@@ -2,7 +2,8 @@
 
 bench_ps.py sync cifar10-resnet8 data.path=FOLDER     ps with 2 workers and 1 server against ddp with 2 workers
 bench_ps.py async cifar10-resnet8 data.path=FOLDER    4 workers, one of them slowed 4 times, against the sum of their
-                                                      own speeds: the same at the same time, with nothing exchanged    bench_ps.py accuracy cifar10-proof data.path=FOLDER   asynchronous against synchronous, 4 workers, by paired seeds
+                                                      own speeds: the same at the same time, with nothing exchanged
+bench_ps.py accuracy cifar10-proof data.path=FOLDER   asynchronous against synchronous, 4 workers, by paired seeds
 """
 
 from __future__ import annotations
