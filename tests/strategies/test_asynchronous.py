@@ -49,6 +49,6 @@ def test_a_push_staler_than_the_mean_is_damped():
     for step, pulled in enumerate((0, 0, 2, 0)):  # stalenesses 0, 1, 0, 3
         before = table.values.clone()
         commit = Commit(1.0, None, True, 0, 0, pulled)
-        staleness = table.apply_alone(0, step, torch.ones(2), commit, 1.0, workers=2)
+        staleness = table.apply_alone((0, ""), step, torch.ones(2), commit, 1.0, workers=2)
         moved.append((staleness, (before - table.values)[0].item()))
     assert moved == [(0, 1.0), (1, 1.0), (0, 1.0), (3, 0.5)]

@@ -117,7 +117,8 @@ class Committed:
     """What became of a step; in sync mode equal on every worker."""
 
     applied: bool
-    """False: dropped everywhere, for a gradient was not finite."""
+    """False: dropped everywhere, for a gradient was not finite; async, with a finite norm: another worker did the same
+    position, after a server's restart."""
     redo: bool = False
     """A worker died in this round (on_dead: continue): nothing was applied, and `live` compute the same batch again."""
     asked: int = 0

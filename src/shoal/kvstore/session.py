@@ -338,7 +338,7 @@ class Session:
             if prepared is not None and apply.status == APPLIED:
                 total, commit, step = prepared
                 workers = len(self._server.rounds.live)
-                done = table.apply_alone(self._life, step, total, commit, apply.scale, workers, lambda: True)
+                done = table.apply_alone(self._life, step, total, commit, apply.scale, workers)
                 staleness = done or 0
                 self._server.changed = True
             table.drop([rank])

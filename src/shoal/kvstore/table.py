@@ -263,7 +263,7 @@ class Table:
         commit: Commit,
         scale: float,
         workers: int,
-        counts: Callable[[], bool],
+        counts: Callable[[], bool] = lambda: True,
     ) -> int | None:
         """async: one worker's push, of so many `workers` that are there. Returns its staleness; None where it does not
         count, as `counts` says in the same moment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,10 +84,15 @@ class AsyncRig(PsRig):
         self._pushing.finish(self.ask)
         done = self._client.commit(self._pushes, lr=lr, clip_norm=self._spec.clip_norm)
         self._pushes += 1
-        if not done.applied and self._precision.nonfinite == "stop":
+        elsewhere = not done.applied and math.isfinite(done.norm)
+        if not done.applied and not elsewhere and self._precision.nonfinite == "stop":
             raise self._error(batch.step, "")
         self._client.pull(self._host)
         self._arrived()
+        if elsewhere:  # a server forgot that this worker had the position, and another one did it
+            self._buffers.undo()
+            self._batches.clear()
+            return Applied(False, self.ask)
         if not done.applied:
             self._dropped += images
             return self._skip(batch.step, self.ask)
