@@ -147,6 +147,11 @@ def command(
     roles: tuple[Role, ...] = strategy.roles(count, servers)
     held = sum(role.count for role in roles if role.name == "server")
     _check(loaded, count, held or servers or 0)
+    if hands and held:
+        raise UsageError(
+            "parameter servers cannot be started by hand on each node: their secret would travel unencrypted; "
+            "use -H HOSTS, or another strategy"
+        )
     if least < count:
         _check_elastic(loaded, least, count, held)
     if world is None or world.rank == 0:

@@ -34,11 +34,6 @@ class Hands(Launcher, frozen=True, kw_only=True):
         return None if self.rendezvous and self.num_nodes else "is chosen by --node-rank, --num-nodes and --rendezvous"
 
     def plan(self, job: Job) -> Plan:
-        if any(role.name == "server" and role.count for role in job.roles) and job.worlds == "shoal":
-            raise UsageError(
-                "parameter servers cannot be started by hand on each node: their secret would travel unencrypted; "
-                "use -H HOSTS, or another strategy"
-            )
         nodes = tuple(Host(f"node-{node}") for node in range(self.num_nodes))
         plan = plan_of(replace(job, hosts=nodes), self.name)
         if len(plan.hosts) < self.num_nodes:
