@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help train test quick lint bench chaos clean
+.PHONY: help train test quick lint bench soak chaos clean
 
 help:
 	@echo "make train   set up .venv, train the built-in digits on 2 workers, show the result"
 	@echo "make test    set up .venv, run the whole test suite (make quick: without the slow tests)"
 	@echo "make lint    ruff, pyright, import-linter"
+	@echo "make soak    20 minutes of training on servers while workers and servers are killed at random"
 	@echo "make bench   the figures of docs/measured.md, measured here"
 	@echo "make chaos   kill, stop and cut everything a job has, 120 times (root, Linux; some ten minutes)"
 
@@ -29,6 +30,9 @@ bench: $(READY)
 
 chaos: $(READY)
 	@$(BIN)/python tests/clusters/chaos.py --cases 120
+
+soak: $(READY)
+	@SHOAL_SOAK_S=1200 $(BIN)/python -m pytest tests/kvstore/test_soak.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or newer: make PYTHON=python3.12 …")'

@@ -54,6 +54,19 @@ def test_a_host_that_dies_is_done_without(hosts: Hosts, here: Run, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_parameter_servers_on_hosts(hosts: Hosts, here: Run, tmp_path: Path) -> None:
+    """One on each; between hosts they have a secret and a certificate of their own."""
+    run = Run(tmp_path / "run")
+    words = ("strategy=ps:deterministic=true", "length=6ep", "-n", "2", "-s", "2", "-H", "host1,host2")
+    done = shoal(
+        hosts, "train", *SMALL[:-2], "save_every=5st", *words, "--ssh-config", hosts.ssh_config, "--run", run.folder
+    )
+    assert done.returncode == 0, done.stderr
+    assert "host2 server-1" in run.plan.read_text()
+    assert state(run) == state(here)
+
+
+@pytest.mark.slow
 def test_hosts_that_share_no_files(hosts: Hosts, here: Run, tmp_path: Path) -> None:
     """The recipe goes there; logs, figures and checkpoints come back; a resume takes them there again."""
     for name in hosts.names:

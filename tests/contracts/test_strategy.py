@@ -8,7 +8,10 @@ to 1e-12, or bits where the strategy is deterministic.
 from __future__ import annotations
 
 import copy
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
@@ -25,6 +28,9 @@ from shoal.data.batches import Batch, Batches, Cut, eval_chunks
 from shoal.data.order import share
 from shoal.data.source import Held
 from shoal.data.sources.synthetic import Synthetic
+from shoal.kvstore.client import Client
+from shoal.kvstore.server import Server
+from shoal.recipe.load import short_form
 from shoal.recipe.part import kinds
 from shoal.step.gang import Gang
 from shoal.step.inputs import Inputs
@@ -35,6 +41,7 @@ from shoal.step.optims.sgd import Sgd
 from shoal.step.precisions.fp32 import Fp32
 from shoal.step.precisions.fp64 import Fp64
 from shoal.step.randomness import seed_for
+from shoal.step.served import Served
 from shoal.step.tasks.classify import Classify
 from shoal.strategies import Rig, RigSpec, Strategy
 
@@ -191,8 +198,44 @@ def cut_of(job: Job, replica: int = 0, num_replicas: int = 1, *, merged: bool = 
     return Cut(Span(job.images, job.batch), job.shards, SEED, replica, num_replicas, merged)
 
 
-def strategy_of(name: str, job: Job) -> Strategy:
-    return kinds("strategies")[name](name=name, deterministic=job.exactly or job.tree)  # type: ignore[return-value]
+def strategy_of(text: str, job: Job) -> Strategy:
+    """text: as on a command line, `ddp` or `dp:devices=3`."""
+    name, options = short_form(text)
+    part = kinds("strategies")[name]
+    return part(name=name, deterministic=job.exactly or job.tree, **options)  # type: ignore[return-value]
+
+
+def servers_of(name: str, n: int) -> int:
+    """How many servers a strategy is tested with."""
+    return (1, 2, 1)[n - 1] if name.startswith("ps") else 0
+
+
+@contextmanager
+def joined(gang: Gang, name: str) -> Iterator[Gang]:
+    """The gang that the strategy would join; servers are threads of the first rank."""
+    count = servers_of(name, gang.num_ranks)
+    if not count:
+        yield gang
+        return
+    secret, threads, addresses = b"of the contract tests", [], []
+    if gang.rank == 0:
+        for rank in range(count):
+            listening = socket.create_server(("127.0.0.1", 0))
+            addresses.append(f"127.0.0.1:{listening.getsockname()[1]}")
+            server = Server(listening, secret, gang.num_ranks, rank=rank, num_servers=count)
+            threads.append(threading.Thread(target=server.serve, daemon=True))
+            threads[-1].start()
+    told = gang.broadcast_bytes(",".join(addresses).encode() if gang.rank == 0 else None).decode().split(",")
+    served = Served(
+        Client(told, gang.rank, gang.num_ranks, secret), gang.rank, gang.num_ranks, gang.device, num_servers=count
+    )
+    try:
+        yield served
+    finally:
+        served.close()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive(), "a server goes on after the last goodbye"
 
 
 def rig_of(gang: Gang, name: str, job: Job) -> Rig:
@@ -222,6 +265,11 @@ def numbers_of(state: dict[str, Any]) -> dict[str, Tensor]:
 
 def train(gang: Gang, name: str, job: Job, first: int = 0, state: dict[str, Any] | None = None) -> Outcome:
     """Steps `first` to job.steps, with the verbs of the trainer."""
+    with joined(gang, name) as gang:
+        return trained(gang, name, job, first, state)
+
+
+def trained(gang: Gang, name: str, job: Job, first: int, state: dict[str, Any] | None) -> Outcome:
     rig = rig_of(gang, name, job)
     if state is not None:
         rig.load_state_dict(state)
@@ -332,12 +380,16 @@ def assert_metrics(got: Metrics, expected: Metrics) -> None:
 # Who is tested ------------------------------------------------------------------------------------------------------
 
 
+SORTS = {"dp": ("dp:devices=1", "dp:devices=2,kvstore=device", "dp:devices=3,kvstore=local")}
+"""Options under which a strategy is tested, where its defaults do not show all it does."""
+
+
 def takers() -> Iterator[tuple[str, int]]:
     """(strategy, workers) for all that take so many."""
-    for name in kinds("strategies"):
+    for name in (text for part in kinds("strategies") for text in SORTS.get(part, (part,))):
         for n in (1, 2, 3) if name not in ASYNCHRONOUS else ():
             try:
-                strategy_of(name, UNEVEN).check(n, 0, FEWER.shards)
+                strategy_of(name, UNEVEN).check(n, servers_of(name, n), FEWER.shards)
             except UsageError:
                 continue
             yield name, n
@@ -356,6 +408,7 @@ def run(pool: GangPool, name: str, n: int, job: Job, *rest: Any) -> list[Outcome
 def test_the_folder_is_tested():
     assert {("single", 1), ("ddp", 1), ("ddp", 2), ("ddp", 3)} <= set(TAKERS)
     assert ("single", 2) not in TAKERS
+    assert {("dp:devices=3,kvstore=local", 1), ("ps", 1), ("ps", 2), ("ps", 3)} <= set(TAKERS)
 
 
 # The trajectory -----------------------------------------------------------------------------------------------------
@@ -371,7 +424,7 @@ def test_equals_the_training_by_hand(gang_pool: GangPool, name: str, n: int, sha
         assert_same(outcome.numbers, expected.numbers, exactly=False)
         assert_metrics(outcome.metrics, expected.metrics)
         assert outcome.applied == [(True, 0)] * job.steps
-        assert (outcome.bytes_sent > 0) == (n > 1)
+        assert (outcome.bytes_sent > 0) == (n > 1 or servers_of(name, n) > 0)
     cut = cut_of(job)
     assert expected.metrics.count == sum(cut.count(step) for step in range(job.steps))  # nothing is dropped or padded
 
@@ -394,7 +447,7 @@ def test_deterministic_gives_the_same_bits(gang_pool: GangPool, name: str, n: in
     assert outcome.numbers["model.0.weight"].dtype == torch.float32
     assert_same(outcome.numbers, expected.numbers, exactly=True)
     assert outcome.metrics == expected.metrics
-    assert (outcome.bytes_sent > 0) == (n > 1)
+    assert (outcome.bytes_sent > 0) == (n > 1 or servers_of(name, n) > 0)
 
 
 _SINGLES: dict[Job, Outcome] = {}
@@ -549,7 +602,11 @@ def test_a_state_without_an_average_begins_one_from_the_weights(gang_pool: GangP
 
 
 def misfit(gang: Gang, name: str, job: Job) -> tuple[str, bool]:
-    rig = rig_of(gang, name, job)
+    with joined(gang, name) as gang:
+        return refused(rig_of(gang, name, job))
+
+
+def refused(rig: Rig) -> tuple[str, bool]:
     before = numbers_of(rig.state_dict())
     other = Net("norm", channels=2).double().state_dict()
     other["more"] = other.pop("9.bias")
@@ -574,7 +631,11 @@ def test_a_state_of_another_model_is_refused_by_the_names_of_tensors(gang_pool: 
 
 def look(gang: Gang, name: str, job: Job, state: dict[str, Any]) -> dict[str, Any]:
     """Evaluates in the middle of training."""
-    rig = rig_of(gang, name, job)
+    with joined(gang, name) as gang:
+        return looked(rig_of(gang, name, job), job, state)
+
+
+def looked(rig: Rig, job: Job, state: dict[str, Any]) -> dict[str, Any]:
     rig.load_state_dict(state)
 
     def modes() -> list[bool]:

@@ -55,6 +55,17 @@ def cuts(draw, most_images: int = 60) -> Cut:
     return Cut(Span(images, batch), shards, seed=draw(st.integers(0, 5)), num_replicas=draw(st.integers(1, shards)))
 
 
+@given(cut=cuts(), step=st.integers(0, 9))
+@settings(deadline=None)
+def test_shards_one_by_one_are_the_step(cut, step):
+    """In any order, from whoever's Batches."""
+    data, alone = numbered(cut.span.images_per_epoch), replace(cut, replica=0, num_replicas=1)
+    one_by_one = [batches(data, cut).shard(step, shard) for shard in reversed(range(cut.shards))]
+    (together,) = steps_of(data, alone, step, step + 1)
+    found = [plain(batch)[:6] for batch in reversed(one_by_one) if batch is not None]
+    assert found == [batch[:6] for batch in together]
+
+
 @given(cut=cuts(), epoch=st.integers(0, 3))
 @settings(deadline=None)
 def test_an_epoch_over_all_replicas_is_the_order_of_the_epoch(cut, epoch):

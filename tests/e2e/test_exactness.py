@@ -34,6 +34,15 @@ def test_any_number_of_workers_trains_the_same_bits(n: int, recipe: Path, refere
     assert figures(tmp_path / "run") == figures(reference)
 
 
+@pytest.mark.parametrize("sort", ["devices=3,kvstore=device", "devices=2,kvstore=local"])
+def test_any_number_of_devices_trains_the_same_bits(sort: str, recipe: Path, reference: Path, tmp_path: Path) -> None:
+    strategy = f"strategy=dp:deterministic=true,{sort}"
+    result = warm(tmp_path, "train", recipe, strategy, "--run", tmp_path / "run")
+    assert result.code == 0, result
+    assert bits(tmp_path / "run") == bits(reference)
+    assert figures(tmp_path / "run") == figures(reference)
+
+
 @pytest.mark.parametrize("workers", [(1, 1, 1), (2, 2, 2), (3, 3, 3), (1, 3, 2), (3, 1, 2), (2, 1, 3)])
 def test_killed_twice_in_an_epoch_and_resumed(
     workers: tuple[int, int, int], recipe: Path, reference: Path, tmp_path: Path

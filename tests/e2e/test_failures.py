@@ -102,6 +102,8 @@ def test_a_recipe_that_may_not_be_read(recipe: Path, tmp_path: Path) -> None:
         (["digitz"], "no recipe called 'digitz'; did you mean 'digits'?"),
         (["digits", "-n", "5"], "5 workers for 4 shards: a worker takes whole shards; use at most 4 workers"),
         (["digits", "strategy=single", "-n", "2"], "strategy single has one worker, not 2"),
+        (["digits", "strategy=dp", "-n", "2"], "not 2 workers; use strategy.devices=2 instead, or strategy=ddp"),
+        (["digits", "strategy=dp:devices=5"], "5 devices for 4 shards: a device takes whole shards"),
         (["digits", "--launcher", "lokal"], "did you mean 'local'?"),
         (["digits", "--ports", "9-1"], "--ports 9-1: expected a range as in 5000-5100"),
         (["digits", "--resume", "nowhere"], "--resume nowhere: no such folder"),

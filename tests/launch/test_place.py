@@ -12,6 +12,7 @@ from shoal.base.errors import UsageError
 from shoal.launch.hosts import Host
 from shoal.launch.job import Job, Role
 from shoal.launch.place import Slot, place, room
+from shoal.launch.plan import plan_of
 
 
 def job(workers: int, *hosts: Host, servers: int = 0, per_node: int | None = None) -> Job:
@@ -123,3 +124,14 @@ def test_every_rank_once_in_order_and_never_too_many(
         slot.node for slot in slots if slot.role == "worker"
     )
     assert {slot.node for slot in slots} == {slot.node for slot in slots if slot.role == "worker"}
+
+
+def test_servers_of_our_own_listen_before_anything_starts() -> None:
+    roles = (Role("worker", 3, ("x",), expendable=True), Role("server", 2, ("x",)))
+    plan = plan_of(Job(roles, Path("run"), hosts=(A, B)), "ssh")
+    assert plan.ports == (("server-0", 0), ("server-1", 1)) and plan.serves
+    for command in plan.commands:
+        assert command.env["SHOAL_SERVERS"] == "{address:0}:{port:server-0},{address:1}:{port:server-1}"
+        assert command.env["SHOAL_NUM_WORKERS"] == "3"
+        assert command.listens == ("" if command.role == "worker" else f"server-{command.rank}")
+    assert [command.expendable for command in plan.commands] == [False, True, True, False, False]

@@ -94,6 +94,13 @@ def test_the_order_of_a_name_and_its_options_is_free():
     assert loaded("optim.lr=0.01", "optim=adamw").recipe == loaded("optim=adamw", "optim.lr=0.01").recipe
 
 
+def test_a_part_may_be_named_with_its_options():
+    found = loaded("strategy=dp:devices=3,kvstore=local", "optim=adamw:lr=0.2,beta1=0.8", "optim.beta1=0.7").recipe
+    assert (found.strategy.name, found.strategy.devices, found.strategy.kvstore) == ("dp", 3, "local")
+    assert (found.optim.name, found.optim.lr, found.optim.beta1) == ("adamw", 0.2, 0.7)
+    assert loaded("optim=sgd:nesterov=false").recipe.optim.momentum == loaded().recipe.optim.momentum
+
+
 def test_the_same_part_again_drops_nothing():
     found = loaded("optim=sgd")
     assert found.recipe == loaded().recipe
@@ -137,7 +144,7 @@ def test_all_faults_come_at_once_with_their_places():
         "command line: optim.lr: expected a number >= 0, got 'fast'",
         "my.yaml:5: optim.momentum: expected a number >= 0 and < 1, got 2",
         "my.yaml:6: batch: expected a whole number >= 1 or null, got 'many'",
-        "command line: strategy.name: no strategy called 'dpd'; did you mean 'ddp'? (known: ddp, single)",
+        "command line: strategy.name: no strategy called 'dpd'; did you mean 'dp'? (known: ddp, dp, single)",
     ]
 
 

@@ -25,6 +25,7 @@ VERBS = {
     "doctor": "Look whether hosts can run a job, and say what mends them.",
     "agent": None,
     "worker": None,
+    "server": None,
 }
 """Verb -> one line of help; None hides it. Said here, so that `shoal --help` imports no verb."""
 

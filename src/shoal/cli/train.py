@@ -7,12 +7,13 @@ import os
 import secrets
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError
+from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError, did_you_mean
 from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
 from shoal.cli.seconds import Seconds
 
@@ -51,6 +52,8 @@ class Workers(click.ParamType):
     help="Workers in all; A:B: when hosts are lost, go on with fewer, at least A. [default: one per host, or per GPU "
     "here as its shards allow]",
 )
+@click.option("-s", "--servers", type=click.IntRange(min=0), metavar="S",
+              help="Parameter servers, for a strategy that has them. [default: 1 for strategy=ps]")  # fmt: skip
 @host_options
 @click.option("--nproc-per-node", type=click.IntRange(min=1), metavar="K", help="Workers that a host takes.")
 @click.option("--run", "folder", type=click.Path(path_type=Path), help="Run folder. [default: runs/RECIPE-TIME]")
@@ -58,6 +61,7 @@ class Workers(click.ParamType):
               help="Go on from the run's newest sound checkpoint, from none, or from the one at PATH.")  # fmt: skip
 @click.option("--allow", multiple=True, metavar="KEY", help="A recipe key that may differ from the resumed run's.")
 @click.option("--seed", type=click.IntRange(min=0), help="The same as seed=N.")
+@click.option("--kv-store", metavar="TYPE", help="MXNet's name for a strategy: local, device, dist_sync, dist_async …")
 @click.option("--launcher", help="How hosts are reached. [default: local for this host alone, else ssh]")
 @click.option("--env", multiple=True, metavar="KEY[=VALUE]", help="A variable for all; without =VALUE: as it is here.")
 @click.option("--sync-dst-dir", type=click.Path(path_type=Path), metavar="DIR",
@@ -76,6 +80,7 @@ def command(
     recipe: str,
     overrides: tuple[str, ...],
     workers: tuple[int, int] | None,
+    servers: int | None,
     hosts: str | None,
     hostfile: str | None,
     ips: str | None,
@@ -87,6 +92,7 @@ def command(
     resume: str,
     allow: tuple[str, ...],
     seed: int | None,
+    kv_store: str | None,
     launcher: str | None,
     env: tuple[str, ...],
     sync_dst_dir: Path | None,
@@ -119,6 +125,8 @@ def command(
 
     if seed is not None:
         overrides = (*overrides, f"seed={seed}")
+    if kv_store is not None:
+        overrides = (f"strategy={_strategy_called(kv_store)}", *overrides)
     loaded = load(recipe, overrides)
     from shoal.base.run import Run
     from shoal.base.world import World
@@ -135,9 +143,17 @@ def command(
         least = count = world.num_ranks
     else:
         least, count = workers or (_workers(loaded, chosen, nproc_per_node, num_nodes),) * 2
-    _check(loaded, count)
+    strategy: Any = loaded.recipe.strategy
+    roles: tuple[Role, ...] = strategy.roles(count, servers)
+    held = sum(role.count for role in roles if role.name == "server")
+    _check(loaded, count, held or servers or 0)
+    if hands and held:
+        raise UsageError(
+            "parameter servers cannot be started by hand on each node: their secret would travel unencrypted; "
+            "use -H HOSTS, or another strategy"
+        )
     if least < count:
-        _check_elastic(loaded, least, count)
+        _check_elastic(loaded, least, count, held)
     if world is None or world.rank == 0:
         for note in loaded.notes:
             print(f"note: {note}", file=sys.stderr)
@@ -152,7 +168,7 @@ def command(
     while True:
         run = Run(folder) if folder else Run.named_after(loaded.name)
         job = Job(
-            (_role(loaded, run, count, resume, plain, python or sys.executable),),
+            _with_commands(roles, loaded, run, resume, plain, python or sys.executable),
             run.folder,
             _ports(ports),
             chosen,
@@ -179,7 +195,7 @@ def command(
     try:
         _prepare(loaded, run, resume, allow)
         run.plan.write_text(plan.text())
-        if count == 1 and launcher is None and plain and not restarts:
+        if count == 1 and launcher is None and plain and not restarts and not held:
             code = _alone(loaded, run, resume)
         else:
             outcome = starter.start(plan).wait()
@@ -187,9 +203,28 @@ def command(
             for line in outcome.lines:
                 print(line, file=sys.stderr)
         again = _again(workers, hosts, hostfile, ips) if workers or chosen else []
+        again += ["-s", str(servers)] if servers else []
         return _finish(run, code, [recipe, *overrides, *again])
     finally:
         lock.close()
+
+
+KV_STORES = {
+    "local": "dp:kvstore=local",
+    "device": "dp:kvstore=device",
+    "dist_sync": "ps:mode=sync",
+    "dist_device_sync": "ps:mode=sync",
+    "dist_sync_device": "ps:mode=sync",
+    "dist_async": "ps:mode=async",
+    "dist_device_async": "ps:mode=async",
+}
+"""MXNet's types of KVStore as strategies."""
+
+
+def _strategy_called(kv_store: str) -> str:
+    if kv_store.lower() not in KV_STORES:
+        raise UsageError(f"--kv-store: no type '{kv_store}'{did_you_mean(kv_store.lower(), KV_STORES)}")
+    return KV_STORES[kv_store.lower()]
 
 
 def _hosts(hosts: str | None, hostfile: str | None, ips: str | None) -> tuple[tuple[Host, ...], Path | None]:
@@ -212,19 +247,21 @@ def _workers(loaded: Loaded, hosts: tuple[Host, ...], nproc_per_node: int | None
 
 def _workers_here(loaded: Loaded) -> int:
     """One worker per GPU of this host, as far as the recipe's strategy and shards go."""
+    from shoal.base.host import gpus
+
     strategy: Any = loaded.recipe.strategy
-    gpus, shards = _gpus() or 1, loaded.recipe.shards
-    return max(count for count in range(1, gpus + 1) if count == 1 or strategy.takes(count, shards))
+    shards = loaded.recipe.shards
+    return max(count for count in range(1, (gpus() or 1) + 1) if count == 1 or strategy.takes(count, shards))
 
 
-def _check(loaded: Loaded, count: int) -> None:
+def _check(loaded: Loaded, count: int, servers: int) -> None:
     recipe = loaded.recipe
     strategy: Any = recipe.strategy
-    strategy.check(count, 0, recipe.shards_for(count))
+    strategy.check(count, servers, recipe.shards_for(count))
     recipe.check_cut(count)
 
 
-def _check_elastic(loaded: Loaded, least: int, most: int) -> None:
+def _check_elastic(loaded: Loaded, least: int, most: int, servers: int) -> None:
     """Fewer workers must train the same model."""
     recipe = loaded.recipe
     if recipe.shards == "auto" or recipe.batch is None:
@@ -233,7 +270,7 @@ def _check_elastic(loaded: Loaded, least: int, most: int) -> None:
             f"-n {least}:{most}: with this recipe another number of workers would train another model; "
             f"set shards={recipe.shards_for(most)}{batch}"
         )
-    _check(loaded, least)
+    _check(loaded, least, servers)
 
 
 def _again(workers: tuple[int, int] | None, *named: str | None) -> list[str]:
@@ -246,15 +283,17 @@ def _again(workers: tuple[int, int] | None, *named: str | None) -> list[str]:
     return words
 
 
-def _role(loaded: Loaded, run: Run, count: int, resume: str, plain: bool, python: str) -> Role:
-    """What every worker does. `plain`: on this host only."""
+def _with_commands(
+    roles: tuple[Role, ...], loaded: Loaded, run: Run, resume: str, plain: bool, python: str
+) -> tuple[Role, ...]:
+    """What every worker and every server does. `plain`: on this host only."""
     from shoal.cli import BEGAN
-    from shoal.launch.job import Role
 
     folder = run.folder if plain else run.folder.absolute()  # elsewhere the working directory may be another
-    argv = [python, "-m", "shoal", "worker", "--run", str(folder), "--name", loaded.name]
-    argv += ["--resume", resume] if resume != "auto" else []
-    return Role("worker", count, tuple(argv), {"SHOAL_BEGAN": f"{BEGAN:.3f}"})
+    argv = {role.name: [python, "-m", "shoal", role.name, "--run", str(folder)] for role in roles}
+    argv["worker"] += ["--name", loaded.name, *(["--resume", resume] if resume != "auto" else [])]
+    began = {"SHOAL_BEGAN": f"{BEGAN:.3f}"}
+    return tuple(replace(role, argv=tuple(argv[role.name]), env={**role.env, **began}) for role in roles)
 
 
 def _ports(text: str | None) -> range | None:
@@ -351,14 +390,3 @@ def _finish(run: Run, code: int, again: list[str]) -> int:
         command = shlex.join(["shoal", "train", *again, "--run", str(run.folder)])
         click.echo(f"Stopped; the state after step {run.steps_saved()[-1]} is saved. Go on with: {command}", err=True)
     return code
-
-
-def _gpus() -> int:
-    """CUDA devices of this host, counted without torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([number for number in visible.split(",") if number.strip() and number.strip() != "-1"])
-    try:
-        return sum(entry[6:].isdigit() for entry in os.listdir("/dev") if entry.startswith("nvidia"))
-    except OSError:
-        return 0

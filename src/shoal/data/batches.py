@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -112,21 +112,25 @@ class Batches:
         self._pictures = Pictures(data, augment, decoders)
         self._ahead, self._thread = ahead, thread
         self._epoch, self._order = -1, np.empty(0, np.int64)
-        self._takes: dict[int, _Take] = {}
+        self._takes: dict[tuple[int, int, int], _Take] = {}
         self.waited_s = 0.0
 
     def prepare(self, step: int) -> list[Batch]:
         """The Batches of one step, made here and now."""
-        return self._block(step, step + 1)[0]
+        return self._block(step, step + 1, self._cut)[0]
 
-    def _block(self, first: int, last: int) -> list[list[Batch]]:
+    def shard(self, step: int, shard: int) -> Batch | None:
+        """One shard of a step, made here and now, whoever computes the others; None where it holds no images."""
+        (batches,) = self._block(step, step + 1, replace(self._cut, replica=shard, num_replicas=self._cut.shards))
+        return batches[0] if batches else None
+
+    def _block(self, first: int, last: int, cut: Cut) -> list[list[Batch]]:
         """The Batches of some steps of one epoch, gathered and augmented in one go."""
-        cut = self._cut
         epoch, _, _ = cut.samples(first)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, order(len(self._data.labels), cut.seed, epoch)
         counts = [cut.count(step) for step in range(first, last)]
-        takes = [self._take(count) for count in counts]
+        takes = [self._take(count, cut) for count in counts]
         lows = [cut.samples(step)[1] for step in range(first, last)]
         chosen = np.concatenate(
             [self._order[low + take.start : low + take.stop] for low, take in zip(lows, takes, strict=True)]
@@ -152,10 +156,10 @@ class Batches:
             at += take.stop - take.start
         return block
 
-    def _take(self, count: int) -> _Take:
-        """What this replica takes of a global batch of `count` images; the same for all full batches."""
-        if count not in self._takes:
-            cut = self._cut
+    def _take(self, count: int, cut: Cut) -> _Take:
+        """What a replica takes of a global batch of `count` images; the same for all full batches."""
+        key = (count, cut.replica, cut.num_replicas)
+        if key not in self._takes:
             bounds = shard_bounds(count, cut.shards)
             mine = [(shard, *bounds[shard]) for shard in share(cut.shards, cut.replica, cut.num_replicas)]
             mine = [(shard, low, high) for shard, low, high in mine if high > low]
@@ -172,8 +176,8 @@ class Batches:
             shares = [share(cut.shards, replica, cut.num_replicas) for replica in range(cut.num_replicas)]
             filled = min(count, cut.shards)
             busy = cut.merged or all(taken.start < min(taken.stop, filled) for taken in shares)
-            self._takes[count] = _Take(start, stop, pieces, busy)
-        return self._takes[count]
+            self._takes[key] = _Take(start, stop, pieces, busy)
+        return self._takes[key]
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
@@ -196,7 +200,7 @@ class Batches:
         if not self._thread:
             for low, high in self._blocks(first, last):
                 began = time.perf_counter()
-                block = self._block(low, high)
+                block = self._block(low, high, self._cut)
                 self.waited_s += time.perf_counter() - began
                 yield from block
             return
@@ -224,7 +228,7 @@ class Batches:
     def _produce(self, first: int, last: int, ready: queue.Queue, stop: threading.Event) -> None:
         for low, high in self._blocks(first, last):
             try:
-                block: object = self._block(low, high)
+                block: object = self._block(low, high, self._cut)
             except BaseException as error:
                 block = error
             while not stop.is_set():

@@ -11,8 +11,10 @@ import os
 import selectors
 import signal
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,12 @@ class Agent:
         """Pipes that are not read from now, and what reads them."""
         self._held: dict[str, socket.socket] = {}
         """Ports taken for the job, by their names."""
+        self._open: set[str] = set()
+        """Those of them that listen."""
+        self._last: dict[str, Callable[[], str | None]] = {}
+        """Starts a process of this generation, by its name, once more."""
+        self._secrets: dict[str, Secret] = {}
+        """What workers and servers of this generation prove themselves with, by the variable that names the file."""
         self._oom = OutOfMemory()
         self._env: dict[str, str] = {}
         self._workdir: str | None = None
@@ -189,6 +197,8 @@ class Agent:
                 self._listen(message)
             case "start":
                 self._start(message)
+            case "again":
+                self._again(message["name"])
             case "tell":
                 self._children[message["name"]].tell(message["number"])
             case "kill":
@@ -220,14 +230,15 @@ class Agent:
         self._say("ready", shared=self._is_shared, facts=facts)
 
     def _listen(self, message: Message) -> None:
-        """Takes ports: `rendezvous` listens already and is handed to the first worker, others are only kept free."""
+        """Takes ports: some listen already and are handed to the process they are for, others are only kept free."""
         ports = range(*message["ports"]) if message["ports"] else None
         address = message["address"]
         self._release()
+        self._open = set(message["open"])
         try:
             for name in message["names"]:
                 taken = {held.getsockname()[1] for held in self._held.values()}
-                self._held[name] = (listen if name == "rendezvous" else reserve)(address, ports, taken)
+                self._held[name] = (listen if name in self._open else reserve)(address, ports, taken)
         except (ShoalError, OSError) as error:
             text = str(error) if isinstance(error, ShoalError) else f"cannot listen on {address}: {error.strerror}"
             self._say("fault", text=text, usage=isinstance(error, UsageError))
@@ -244,12 +255,14 @@ class Agent:
             if interface == "lo":  # nccl finds the way between GPUs of one host by itself
                 env.pop("NCCL_SOCKET_IFNAME")
         self._forget()
+        self._secrets = {name: Secret(text) for name, text in message["secrets"].items()}
         for command in message["commands"]:
-            fault = self._start_child(command, env, values, message["generation"])
-            if fault:
+            start = partial(self._start_child, command, env, values, message["generation"])
+            self._last[command["name"]] = start
+            if start():
                 break
         if "rendezvous" in self._held:
-            self._held.pop("rendezvous").close()  # its worker has it; the others are kept until their programs listen
+            self._held.pop("rendezvous").close()  # its worker has it; the others are kept for programs that come later
         if self._pulses:
             self._pulses.started({name: child.pid for name, child in self._children.items()})
         self._say("started", pids={name: child.pid for name, child in self._children.items()})
@@ -259,11 +272,11 @@ class Agent:
     ) -> str | None:
         name, leads = command["name"], command["leads"]
         hand_over: dict[str, int] = {}
-        if leads and "rendezvous" in self._held:
-            hand_over["SHOAL_LISTEN_FD"] = self._held["rendezvous"].fileno()
+        if command["listens"] in self._held:
+            hand_over["SHOAL_LISTEN_FD"] = self._held[command["listens"]].fileno()
         if leads and self._console is not None:
             hand_over[CONSOLE] = self._console
-        if self._pulses:
+        if self._pulses and command["role"] == "worker":
             hand_over |= self._pulses.make(name)
         output = Output(
             Path(command["log"]),
@@ -277,9 +290,13 @@ class Agent:
         own = {key: fill(value, values) for key, value in command["env"].items()}
         argv = [fill(word, values) for word in command["argv"]]
         numbers = {key: str(number) for key, number in hand_over.items()}
+        passed = list(hand_over.values())
+        for variable, secret in self._secrets.items():
+            numbers[variable] = secret.name
+            passed += secret.descriptors
         self._children[name] = child
         try:
-            fault = child.start(argv, {**env, **own, **numbers}, tuple(hand_over.values()), self._workdir)
+            fault = child.start(argv, {**env, **own, **numbers}, passed, self._workdir)
         except ShoalError as error:  # no log
             self._say("fault", text=str(error), usage=False)
             return str(error)
@@ -292,6 +309,14 @@ class Agent:
         if fault:
             self._say("report", name=name, line="", fault=fault)
         return fault
+
+    def _again(self, name: str) -> None:
+        """Starts an ended process once more. Those who called it meanwhile wait in its port's queue."""
+        child = self._children.pop(name)
+        child.kill()
+        self._drop(child)
+        self._told.discard(name)
+        self._last[name]()
 
     # What goes out
 
@@ -348,13 +373,19 @@ class Agent:
     def _forget(self) -> None:
         """Makes room for the next generation."""
         for child in self._children.values():
-            for descriptor in (*child.pipes, *([] if child.pidfd is None else [child.pidfd])):
-                if descriptor in self._selector.get_map():
-                    self._selector.unregister(descriptor)
-            child.close()
+            self._drop(child)
         if self._pulses:
             self._pulses.forget()
-        self._children, self._told, self._held_back = {}, set(), {}
+        for secret in self._secrets.values():
+            secret.forget()
+        self._children, self._told, self._held_back, self._last, self._secrets = {}, set(), {}, {}, {}
+
+    def _drop(self, child: Child) -> None:
+        for descriptor in (*child.pipes, *([] if child.pidfd is None else [child.pidfd])):
+            self._held_back.pop(descriptor, None)
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+        child.close()
 
     def _release(self) -> None:
         for held in self._held.values():
@@ -369,6 +400,31 @@ class Agent:
             self._link.close()
         self._group.close()
         end_warden(self._tie, self._warden)
+
+
+class Secret:
+    """A file that this user's processes below the agent can read, which goes with them."""
+
+    def __init__(self, secret: str) -> None:
+        self._path: str | None = None
+        self.descriptors: tuple[int, ...] = ()
+        """To be handed to those who are to read it."""
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("shoal-secret")
+            os.fchmod(descriptor, 0o600)
+            self.descriptors, self.name = (descriptor,), f"/proc/self/fd/{descriptor}"
+        else:
+            descriptor, self.name = tempfile.mkstemp(prefix="shoal-secret-")
+            self._path = self.name
+        os.write(descriptor, secret.encode())
+        if self._path:
+            os.close(descriptor)
+
+    def forget(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        if self._path:
+            Path(self._path).unlink(missing_ok=True)
 
 
 def main(reads: int = 0, writes: int = 1) -> int:

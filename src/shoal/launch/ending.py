@@ -42,6 +42,8 @@ class Ending:
     """How it made no progress while the others waited for it."""
     cause: str = ""
     """What the system knows of its end, such as a want of memory."""
+    expendable: bool = False
+    """The others can go on without it, should it be killed or lost."""
 
     def reported(self, report: Report) -> None:
         self.report = self.report or report
@@ -79,8 +81,14 @@ class Ending:
         return self.code in (REQUEUE, INTERRUPTED)
 
     @property
+    def spared(self) -> bool:
+        """It was killed or lost, and the others go on without it."""
+        died = self.status is not None and self.status < 0 and not self.left
+        return self.expendable and not self.killed and (bool(self.lost) or died)
+
+    @property
     def failed(self) -> bool:
-        return self.code not in (None, DONE, REQUEUE, INTERRUPTED)
+        return not self.spared and self.code not in (None, DONE, REQUEUE, INTERRUPTED)
 
     @property
     def collateral(self) -> bool:
@@ -156,7 +164,7 @@ def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcom
     if left:
         lines = (f"killed by the agent, for it did not end with the others: {', '.join(killed)}",) if killed else ()
         return Outcome(INTERRUPTED if INTERRUPTED in left else REQUEUE, lines)
-    return Outcome(DONE)
+    return Outcome(DONE, tuple(f"{one.place} was {one.manner}; the others went on" for one in endings if one.spared))
 
 
 def _signal_name(number: int) -> str:

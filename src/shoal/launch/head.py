@@ -18,9 +18,11 @@ from typing import TextIO
 
 from shoal.base.errors import DONE, FAILED, INTERRUPTED, REQUEUE, ShoalError, UsageError
 from shoal.base.run import Run
+from shoal.launch.certificate import CERTIFICATE_FILE, PLAIN, fresh_certificate
 from shoal.launch.console import Console
 from shoal.launch.ending import Ending, failures, outcome
 from shoal.launch.environment import own, travelling
+from shoal.launch.handshake import SECRET_FILE
 from shoal.launch.hangs import Hangs
 from shoal.launch.hosts import Host, read_hostfile
 from shoal.launch.interface import address_towards
@@ -229,20 +231,31 @@ class Head:
         values = self._meet(nodes)
         if values is None:
             return
+        hidden = self._secrets(several) if plan.serves else {}
         for number, node in enumerate(nodes):
             commands = [command for command in plan.commands if command.node == number]
             logs = [str(self._logs[command.name]) for command in commands]
             address = values[f"address:{number}"]
+            more = {"generation": self._generation, "address": address, "secrets": hidden}
             for command in commands:
                 self._endings[command.name].started = True
                 if not node.is_shared:
                     self._open_log(command.name)
-            node.start(commands, logs, values, generation=self._generation, address=address)
+            node.start(commands, logs, values, **more)
         self._until(lambda: all(node.has_started or node.lost for node in nodes), START_S)
         self._all_well([node for node in nodes if not node.lost], lambda node: node.has_started)
 
+    def _secrets(self, several: bool) -> dict[str, str]:
+        """Variable -> what the file that it names holds, on every host. Another secret for each generation: servers
+        know by it which snapshots are not theirs."""
+        made = {SECRET_FILE: secrets.token_hex(32)}
+        plain = {**os.environ, **own(os.environ, self._job.env)}.get(PLAIN) == "1"
+        if several and not plain:
+            made[CERTIFICATE_FILE] = fresh_certificate().decode()
+        return made
+
     def _ending(self, command: Command, several: bool) -> Ending:
-        return Ending(command.name, command.log, host=command.host if several else "")
+        return Ending(command.name, command.log, host=command.host if several else "", expendable=command.expendable)
 
     def _meet(self, nodes: Sequence[Node]) -> dict[str, str] | None:
         """Has ports taken where processes meet; the values of all placeholders. None when told to stop meanwhile."""
@@ -252,8 +265,9 @@ class Head:
         leader = next((command.node for command in plan.commands if command.leads), 0)
         names[leader].insert(0, "rendezvous")
         asked = [(node, wanted, at) for node, wanted, at in zip(nodes, names, addresses, strict=True) if wanted]
+        opened = {"rendezvous", *(command.listens for command in plan.commands)}
         for node, wanted, address in asked:
-            node.listen(wanted, address, self._job.ports)
+            node.listen(wanted, address, self._job.ports, open=[name for name in wanted if name in opened])
         self._until(lambda: all(node.ports or node.lost for node, *_ in asked), START_S)
         if self._ordered:
             return None
@@ -310,7 +324,8 @@ class Head:
 
     def _look_for_hangs(self) -> None:
         """A worker that holds up all others has failed, and says why; workers missing at the start are named."""
-        busy = {host for name, host in self._where.items() if self._endings[name].running}
+        running = {name for name, ending in self._endings.items() if ending.running}
+        busy = {one.host for one in self._plan.commands if one.role == "worker" and one.name in running}
         late = self._hangs.late(busy)
         if late:
             self._console.show(late)
@@ -403,6 +418,23 @@ class Head:
         ending.tail = tuple(message["tail"])
         ending.cause = message["cause"] or ""
         ending.ended(message["status"], message["time"] - node.skew_s)
+        self._revive(node, ending)
+
+    def _revive(self, node: Node, dead: Ending) -> None:
+        """Starts a killed server of ours again, as long as it has somebody to serve; it goes on from its snapshot."""
+        command = next(command for command in self._plan.commands if command.name == dead.name)
+        died = command.role == "server" and dead.status is not None and dead.status < 0 and not dead.killed
+        if not (died and self._plan.serves) or self._over or self._ordered or failures(self._others(dead)):
+            return
+        if not any(self._endings[one.name].running for one in self._plan.commands if one.role == "worker"):
+            return
+        self._console.show(f"WARNING: {dead.place} was {dead.manner}; it is started again")
+        again = self._endings[dead.name] = self._ending(command, several=bool(dead.host))
+        again.started = True
+        node.say("again", name=dead.name)
+
+    def _others(self, one: Ending) -> list[Ending]:
+        return [ending for ending in self._endings.values() if ending is not one]
 
     def _open_log(self, name: str) -> None:
         path = self._logs[name]
@@ -481,7 +513,9 @@ class Head:
             return self._told_at + job.leave_s
         if left:
             return min(left) + job.leave_s
-        if workers and all(ending.code == DONE for ending in workers):  # servers have nobody left to serve
+        if workers and all(
+            ending.code == DONE or ending.spared for ending in workers
+        ):  # servers have nobody left to serve
             return max(ending.since for ending in workers) + job.leave_s
         return math.inf
 

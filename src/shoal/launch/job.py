@@ -23,6 +23,8 @@ class Role:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of the World; the launcher's win where both name one."""
+    expendable: bool = False
+    """The job goes on when one of them, but the first, is killed or lost."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class Command:
     log: Path
     node: int = 0
     """Which of the plan's hosts."""
+    expendable: bool = False
+    """The job goes on without it, should it be killed or lost."""
+    listens: str = ""
+    """The port, by its name in the plan, that listens from the start and is handed to it, beside the rendezvous."""
 
     @property
     def name(self) -> str:
@@ -110,6 +116,11 @@ class Plan:
     """(NAME, node) of every `{port:NAME}` in the commands, beside the rendezvous."""
     ways: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(host, the command here that reaches its agent)."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether servers of Shoal's own take part: they share a secret with the workers."""
+        return self.job.worlds == "shoal" and any(command.role == "server" for command in self.commands)
 
     def text(self) -> str:
         """What --dry-run prints and plan.txt holds. Placeholders stay unfilled: only a start gives them values."""

@@ -50,16 +50,20 @@ class Node:
         if not self.lost:
             self.line.link.send({"do": what, **more})
 
-    def listen(self, names: Sequence[str], address: str, ports: range | None) -> None:
+    def listen(self, names: Sequence[str], address: str, ports: range | None, *, open: Sequence[str]) -> None:
+        """`open`: those of `names` that listen at once; others are only kept free."""
         self.ports = {}
-        self.say("listen", names=list(names), address=address, ports=[ports.start, ports.stop] if ports else None)
+        wanted = [ports.start, ports.stop] if ports else None
+        self.say("listen", names=list(names), open=list(open), address=address, ports=wanted)
 
     def start(self, commands: Sequence[Command], logs: Sequence[str], values: Mapping[str, str], **more: Any) -> None:
         self.has_started, self.is_quiet = False, False
         told = [
             {
                 "name": command.name,
+                "role": command.role,
                 "leads": command.leads,
+                "listens": "rendezvous" if command.leads else command.listens,
                 "argv": command.argv,
                 "env": dict(command.env),
                 "log": log,

@@ -6,7 +6,7 @@ from shoal.base.run import Run
 from shoal.base.world import World
 from shoal.launch.job import Command, Job, Plan, Role
 from shoal.launch.place import Slot, place
-from shoal.launch.worlds import foreign, ports
+from shoal.launch.worlds import foreign, ports, served, server_ports
 
 
 def plan_of(job: Job, launcher: str) -> Plan:
@@ -19,7 +19,7 @@ def plan_of(job: Job, launcher: str) -> Plan:
         job,
         launcher,
         tuple(hosts[node] for node in sorted(hosts)),
-        ports(slots) if job.worlds == "all" else (),
+        ports(slots) if job.worlds == "all" else server_ports(slots),
     )
 
 
@@ -35,12 +35,16 @@ def _command(slot: Slot, slots: tuple[Slot, ...], role: Role, job: Job) -> Comma
         launcher="shoal",
         role=role.name,
     )
+    theirs = foreign(slot, slots, job) if job.worlds == "all" else served(slots)
+    listens = slot.name if role.name == "server" and job.worlds == "shoal" else ""
     return Command(
         role=role.name,
         rank=slot.rank,
         host=slot.host.text,
         argv=role.argv,
-        env={**role.env, **(foreign(slot, slots, job) if job.worlds == "all" else {}), **world.to_env()},
+        env={**role.env, **theirs, **world.to_env()},
         log=Run(job.run).log(role.name, slot.rank),
         node=slot.node,
+        expendable=role.expendable and slot.rank > 0,
+        listens=listens,
     )

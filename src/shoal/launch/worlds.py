@@ -23,6 +23,21 @@ def foreign(slot: Slot, slots: Sequence[Slot], job: Job) -> dict[str, str]:
     return {**_torchrun(slot, slots, job), **_mxnet(slot, slots), **_paddle(slot, slots, job)}
 
 
+SERVERS, NUM_WORKERS = "SHOAL_SERVERS", "SHOAL_NUM_WORKERS"
+"""The variables that list host:port of each parameter server of Shoal's own, and say how many workers come to them."""
+
+
+def served(slots: Sequence[Slot]) -> dict[str, str]:
+    """What every process of a job with servers of Shoal's own is told of them. Pure."""
+    servers = [_endpoint(other) for other in slots if other.role == "server"]
+    return {SERVERS: ",".join(servers), NUM_WORKERS: f"{_count(slots, 'worker')}"} if servers else {}
+
+
+def server_ports(slots: Sequence[Slot]) -> tuple[tuple[str, int], ...]:
+    """(NAME, node) of every port that the variables of `served` speak of. They listen before any process starts."""
+    return tuple((slot.name, slot.node) for slot in slots if slot.role == "server")
+
+
 def ports(slots: Sequence[Slot]) -> tuple[tuple[str, int], ...]:
     """(NAME, node) of every port that the variables of `foreign` speak of."""
     first = slots[0].node

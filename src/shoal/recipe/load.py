@@ -102,14 +102,18 @@ def _override(raw: dict, text: str, where: dict, faults: list[Fault], notes: lis
         return
     value = yaml12.scalar(value_text)
     if _named(at[0]) and at[1:] in ((), ("name",)) and isinstance(value, str):
+        value, options = short_form(value) if seam_of(fields(Recipe)[at[0]]) else (value, {})
         if _rename(raw, at[0], value, notes):
             _forget(at[:1], where)
+        for option, held in options.items():
+            raw[at[0]] = {**_group_of(raw[at[0]]), option: held}
+            _forget((at[0], option), where)
         at = (at[0], "name")
     group: Any = raw
     for depth, step in enumerate(at[:-1], 1):
         held = group.get(step)
         if isinstance(held, str) and depth == 1 and _named(step):  # the short form `optim: sgd`
-            held = {"name": held}
+            held = _group_of(held)
         if held is not None and not isinstance(held, dict):
             faults.append(Fault(at, f"{'.'.join(at[:depth])} is {shown(held)}, not a group of keys"))
             where[at] = COMMAND_LINE
@@ -122,6 +126,19 @@ def _override(raw: dict, text: str, where: dict, faults: list[Fault], notes: lis
     if other and value is not None and raw.get(other) is not None:  # two ways to say one thing: the last word counts
         del raw[other]
         notes.append(f"{at[0]}={value}: the recipe's {other} was dropped")
+
+
+def short_form(text: str) -> tuple[str, dict[str, Any]]:
+    """A part on a command line: `ps:mode=async,on_dead=stop` -> its name and its options; a bare name has none."""
+    name, _, options = text.partition(":")
+    if not all("=" in option for option in options.split(",")):
+        return text, {}
+    pairs = (option.partition("=") for option in options.split(","))
+    return name, {key.strip(): yaml12.scalar(value) for key, _, value in pairs}
+
+
+def _group_of(held: Any) -> dict[str, Any]:
+    return held if isinstance(held, dict) else {"name": held}
 
 
 def _forget(at: tuple[str, ...], where: dict) -> None:

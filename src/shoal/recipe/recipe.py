@@ -102,7 +102,10 @@ class Recipe(Options, frozen=True, kw_only=True):
 
     def shards_for(self, workers: int) -> int:
         """V, the pieces each batch is cut into with this many workers."""
-        return workers * self.accumulate if self.shards == "auto" else self.shards
+        if self.shards != "auto":
+            return self.shards
+        strategy: Any = self.strategy
+        return strategy.at_once(workers) * self.accumulate
 
 
 FREE_KEYS = frozenset(

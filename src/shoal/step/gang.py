@@ -25,6 +25,26 @@ class Gang(ABC):
     rank: int
     num_ranks: int
     device: torch.device
+    num_servers: int = 0
+    """Parameter servers beside the workers."""
+
+    @property
+    def process(self) -> int:
+        """The rank of the process, as messages name it, where members are more than processes."""
+        return self.rank
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(number, of how many) among those who are still there, for work that is shared out equally."""
+        return self.rank, self.num_ranks
+
+    def renew(self) -> None:
+        """Finds out who is still there, after a sum to which somebody did not come. A collective."""
+        raise ShoalError("a worker did not come to a sum")
+
+    def __deepcopy__(self, memo: object) -> Gang:
+        """Copies of a model (its average, say) act in the same gang."""
+        return self
 
     @abstractmethod
     def sum(self, tensor: torch.Tensor) -> None:
@@ -36,7 +56,7 @@ class Gang(ABC):
 
     @abstractmethod
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's `tensor` (equal shapes), in rank order."""
+        """Every rank's `tensor` (equal shapes) who is still there, in rank order."""
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor) -> None:

@@ -60,6 +60,7 @@ class Meters:
         self._epoch = torch.zeros(shards, 4, dtype=torch.float64)
         self._kept: list[tuple[int, StepOutput, torch.Tensor]] = []
         self._numbers = 0
+        self._own = torch.zeros(shards, 4, dtype=torch.float64)
 
     def add(self, batch: Batch, output: StepOutput) -> None:
         if len(output.logits):
@@ -89,6 +90,7 @@ class Meters:
         summed = self._summed()
         self._epoch += summed
         self._interval = [[0.0] * 4 for _ in self._interval]
+        self._own.zero_()
         return _means(summed)
 
     def read_epoch(self) -> Metrics:
@@ -97,6 +99,13 @@ class Meters:
         summed = self._epoch + interval
         self._epoch = -interval  # the interval's sums were counted here and will come once more
         return _means(summed)
+
+    def read_own(self) -> Metrics:
+        """Means over this worker's images since the last call; no collective. Within one interval."""
+        self._count()
+        summed = torch.tensor(self._interval, dtype=torch.float64)
+        own, self._own = summed - self._own, summed
+        return _means(own)
 
     def state(self) -> torch.Tensor:
         """float64 [2, shards, 4], equal on all workers. A collective."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from shoal.kvstore.updater import register
+
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 """Jordan's coefficients: singular values from 1e-3 to 1 come to 0.7 … 1.2 within five rounds."""
 _ROUNDS = 5
@@ -24,6 +26,7 @@ def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
     return x.T if upright else x
 
 
+@register
 class OrthogonalSgd(torch.optim.Optimizer):
     """Muon (Jordan 2024, kellerjordan.github.io/posts/muon) for groups with `orthogonal`, else Nesterov's SGD.
 

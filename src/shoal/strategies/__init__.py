@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from shoal.base.world import World
     from shoal.data.batches import Batch
+    from shoal.launch.job import Role
     from shoal.step.gang import Gang
     from shoal.step.meters import StepOutput
     from shoal.step.precision import Precision
@@ -51,6 +53,10 @@ class RigSpec:
     compile: bool = False
 
 
+class Resliced(Exception):
+    """Workers are gone and nothing was applied: the rest compute the same step again, by the gang's new places."""
+
+
 class Applied(NamedTuple):
     """What all workers agreed on in a step."""
 
@@ -64,6 +70,8 @@ class Rig(ABC):
     """A strategy set up: model, optimizer and agreement. Three verbs make a step and a validation."""
 
     model: torch.nn.Module
+    asynchronous: ClassVar[bool] = False
+    """Workers take shards as they come (`replicated.asynchronous`), instead of every step together."""
     bytes_sent: int = 0
     """Bytes this worker has sent for gradients and buffers so far."""
     ask: int = 0
@@ -77,7 +85,8 @@ class Rig(ABC):
     def apply(self, lr: float, images: int) -> Applied:
         """Exchanges gradients, clips, steps; equal on every worker. `images`: of the global batch.
 
-        A worker without images in this step calls it all the same. NonFiniteError when the precision says stop.
+        A worker without images in this step calls it all the same. NonFiniteError when the precision says stop;
+        Resliced when the step is to be computed again by fewer.
         """
 
     @abstractmethod
@@ -126,9 +135,25 @@ class Strategy(Part, frozen=True, kw_only=True):
                 f"use at most {shards} workers, or set shards={workers} (which trains another model) or shards=auto"
             )
 
+    def at_once(self, workers: int) -> int:
+        """Shards that so many workers compute at the same time; what `shards: auto` becomes."""
+        return workers
+
     def takes(self, workers: int, shards: int | str) -> bool:
         """Whether that many workers can be used unasked; shards: the recipe's, or `auto`."""
         return isinstance(shards, str) or workers <= shards
+
+    def roles(self, workers: int, servers: int | None) -> tuple[Role, ...]:
+        """What to start for so many workers, without the commands; servers: None where nobody said how many."""
+        from shoal.launch.job import Role
+
+        return (Role("worker", workers, ()),)
+
+    def join(self, world: World | None, device: torch.device, *, listen_fd: int | None = None) -> Gang:
+        """The gang of this process's world; listen_fd as for `step.gang.join`."""
+        from shoal.step.gang import join
+
+        return join(world, device, listen_fd=listen_fd)
 
     def layout(self, num_ranks: int) -> Layout:
         return Layout(num_ranks, tuple(range(num_ranks)))

@@ -23,7 +23,7 @@ class Clock:
         """Seconds of validation and saving."""
         self.stopped: str | None = None
         """Why training ends before its length, once it is known."""
-        self._acts: list[tuple[Duration, Callable[[], None]]] = []
+        self._acts: list[tuple[Duration, Callable[[], None], bool]] = []
         self._since = 0.0
 
     @property
@@ -49,27 +49,39 @@ class Clock:
     def ended(self) -> bool:
         return self.step >= self.steps or self.stopped is not None
 
-    def every(self, period: Duration, act: Callable[[], None]) -> None:
-        """Has `act` done each time `period` has passed, and at the end; acts are done in the order given."""
-        self._acts.append((period, act))
+    def every(self, period: Duration, act: Callable[[], None], *, alone: bool = False) -> None:
+        """Has `act` done each time `period` has passed, and at the end; acts are done in the order given. alone: where
+        workers go their own ways, each may do it without the others."""
+        self._acts.append((period, act, alone))
+
+    @property
+    def ahead(self) -> int:
+        """Steps until all workers must be together for an act."""
+        step = self.step
+        while step + 1 < self.steps and not any(
+            period.due(step, self.span) for period, _, alone in self._acts if not alone
+        ):
+            step += 1
+        return step + 1 - self.step
 
     def __iter__(self) -> Iterator[int]:
         self._since = time.perf_counter()
         while not self.ended:
             yield self.step
-        self._count()
+        self.count()
 
-    def tick(self) -> list[Callable[[], None]]:
-        """A step is done; returns what is due now."""
-        done, self.step = self.step, self.step + 1
-        self._count()
+    def tick(self, steps: int = 1) -> list[Callable[[], None]]:
+        """Steps are done; returns what is due now."""
+        done = range(self.step, self.step + steps)
+        self.step += steps
+        self.count()
         last = self.step >= self.steps
-        return [act for period, act in self._acts if last or period.due(done, self.span)]
+        return [act for period, act, _ in self._acts if last or any(period.due(step, self.span) for step in done)]
 
     def stop(self, reason: str) -> None:
         self.stopped = self.stopped or reason
 
-    def _count(self) -> None:
+    def count(self) -> None:
         now = time.perf_counter()
         self.trained_s += now - self._since
         self._since = now
@@ -77,7 +89,7 @@ class Clock:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """What happens inside is no training time."""
-        self._count()
+        self.count()
         began = self._since
         try:
             yield

@@ -48,18 +48,25 @@ def evaluate(
 
     threads: that decode images ahead, as `data.threads`. beat: called at every chunk."""
     chunks = len(chunk_bounds(len(data.labels), eval_batch))
-    slots = torch.zeros(chunks, 4, dtype=torch.float64, device=gang.device)
-    taken = eval_chunks(data, augment, eval_batch, replica=gang.rank, num_replicas=gang.num_ranks, threads=threads)
-    beat()
-    for chunk, batch in taken:
+    while True:
+        replica, num_replicas = gang.place
+        slots = torch.zeros(chunks + 1, 4, dtype=torch.float64, device=gang.device)
+        slots[-1, 0] = 1  # counts who came
+        taken = eval_chunks(data, augment, eval_batch, replica=replica, num_replicas=num_replicas, threads=threads)
         beat()
-        labels = batch.labels.to(gang.device)
-        logits = logits_of(batch)
-        loss = cross_entropy(
-            logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none", ignore_index=-1
-        )
-        slots[chunk, 0] = loss.double().sum()
-        slots[chunk, 1:] = hits(logits, labels).sum(0)
-    gang.sum(slots)
-    loss, correct1, correct5, count = slots.cpu().sum(0).tolist()
+        for chunk, batch in taken:
+            beat()
+            labels = batch.labels.to(gang.device)
+            logits = logits_of(batch)
+            loss = cross_entropy(
+                logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none", ignore_index=-1
+            )
+            slots[chunk, 0] = loss.double().sum()
+            slots[chunk, 1:] = hits(logits, labels).sum(0)
+        gang.sum(slots)
+        *sums, came = slots.cpu()
+        if came[0] == num_replicas:
+            break
+        gang.renew()  # somebody is gone, with chunks that nobody else took
+    loss, correct1, correct5, count = torch.stack(sums).sum(0).tolist()
     return Score(loss / max(count, 1), round(correct1), round(correct5), round(count))

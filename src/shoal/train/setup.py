@@ -64,7 +64,7 @@ def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
     """How this recipe's batches are cut for this gang."""
     batch, shards = recipe.batch_for(gang.num_ranks), recipe.shards_for(gang.num_ranks)
     strategy: Any = recipe.strategy
-    strategy.check(gang.num_ranks, 0, shards)
+    strategy.check(gang.num_ranks, gang.num_servers, shards)
     recipe.check_cut(gang.num_ranks)
     if recipe.drop_last:
         if images < batch:

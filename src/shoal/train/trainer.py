@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,11 +20,12 @@ import torch
 from shoal.base.duration import Duration
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
-from shoal.data.batches import Batches
+from shoal.data.batches import Batch, Batches
 from shoal.launch.pulse import LONG, Pulse
 from shoal.recipe.load import plain
 from shoal.report.sinks import Sink
 from shoal.step.meters import Meters, Metrics
+from shoal.strategies import Resliced
 from shoal.train import checkpoint
 from shoal.train.evaluate import Score, evaluate
 from shoal.train.progress import Progress
@@ -39,10 +42,10 @@ class Trainer:
         """manifest: what checkpoints say of themselves. pulse: is told where this worker stands."""
         recipe, gang, clock, cut = setup.recipe, setup.gang, setup.clock, setup.cut
         self.recipe, self.rig, self.gang, self.clock = recipe, setup.rig, gang, clock
-        self._pulse = pulse or Pulse()
-        self._cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
+        self.pulse = pulse or Pulse()
+        self.cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
         data: Any = recipe.data
-        self._batches = Batches(
+        self._make_batches = lambda cut: Batches(
             setup.data.train,
             data.augment,
             cut,
@@ -50,6 +53,7 @@ class Trainer:
             decoders=data.threads,
             pin=gang.device.type == "cuda",
         )
+        self.batches = self._make_batches(cut)
         self.meters = Meters(cut.shards, gang)
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
         self.best_top1, self.best_step = -1.0, -1
@@ -60,20 +64,36 @@ class Trainer:
         self.first_step_at: float | None = None
         self._cpu_began = 0.0
         self._waited_before = 0.0
-        clock.every(recipe.log_every, self.log)
+        clock.every(recipe.log_every, self.log, alone=True)
         clock.every(Duration.parse("1ep"), self.end_epoch)
         clock.every(recipe.eval_every, self.validate)
         clock.every(recipe.save_every, self.save)
 
     def fit(self, signals: StopSignals) -> int:
         """Trains to the end, or until a signal asks any worker to stop. Returns the ask that ended it, or 0."""
-        clock, rig, pulse = self.clock, self.rig, self._pulse
+        clock, rig = self.clock, self.rig
         self._cpu_began = time.process_time()
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
-        steps = self._batches.steps(clock.step, clock.steps)
+        if rig.asynchronous:
+            from shoal.train.stretches import Stretches
+
+            asked = Stretches(self).fit(signals)
+        else:
+            asked = self._fit_together(signals)
+        if not asked:
+            self.validate()
+        self.save()
+        return asked
+
+    def _fit_together(self, signals: StopSignals) -> int:
+        clock, rig, pulse, asked = self.clock, self.rig, self.pulse, 0
+        steps = self.batches.steps(clock.step, clock.steps)
         try:
             for step in clock:
-                patience = self._patience()
+                patience = self.patience()
+                if self.gang.place != (self.cut.replica, self.cut.num_replicas):
+                    steps.close()
+                    steps = self._resliced()
                 pulse.beat("waits for data", step)
                 batches = next(steps)
                 rig.ask = signals.ask
@@ -82,7 +102,12 @@ class Trainer:
                     pulse.beat("computes", step, patience)
                     outputs.append((batch, rig.forward_backward(batch, last=batch is batches[-1])))
                 pulse.beat("exchanges", step, patience)
-                stepped, asked = rig.apply(self._lr(clock.images), self._cut.count(step))
+                try:
+                    stepped, asked = rig.apply(self.lr(clock.images), self.cut.count(step))
+                except Resliced:
+                    steps.close()
+                    steps = self._resliced()
+                    continue
                 if stepped:
                     for batch, output in outputs:
                         self.meters.add(batch, output)
@@ -94,44 +119,52 @@ class Trainer:
                     clock.stop("signal")
         finally:
             steps.close()
-        if not asked:
-            self.validate()
-        self.save()
         return asked
 
-    def _patience(self) -> float:
+    def patience(self) -> float:
         """First steps may compile: the model (again for an epoch's short last batch), or what a device needs."""
         compiles = self.recipe.model.compile and self.clock.epoch == 0
         return LONG if compiles or self.first_step_at is None else 1.0
 
-    def _lr(self, images: int) -> float:
+    def _resliced(self) -> Generator[list[Batch], None, None]:
+        """Batches from the step under way on, shared out among the workers who are still there."""
+        replica, num_replicas = self.gang.place
+        self.cut, before = replace(self.cut, replica=replica, num_replicas=num_replicas), self.batches
+        self.batches = self._make_batches(self.cut)
+        self.batches.waited_s = before.waited_s
+        self.tell("note", level="warning", text=f"{num_replicas} workers go on with step {self.clock.step}")
+        return self.batches.steps(self.clock.step, self.clock.steps)
+
+    def lr(self, images: int) -> float:
         """Learning rate of the step that begins after `images`."""
         clock = self.clock
         return self._peak * self.recipe.schedule.factor(images, clock.total_images, clock.span)  # type: ignore[attr-defined]
 
     def log(self) -> None:
-        """Means since the last log."""
+        """Means since the last log; where workers go their own ways, of the first one's images."""
         self.rig.settle()
-        metrics = self.meters.read_interval()
+        metrics = self.meters.read_own() if self.rig.asynchronous else self.meters.read_interval()
+        if not metrics.count:
+            return  # the first worker did nothing meanwhile
         clock = self.clock
         seconds = max(clock.trained_s - self._logged_s, 1e-9)
-        waited = self._batches.waited_s - self._logged_waited
-        self._tell(
+        waited = self.batches.waited_s - self._logged_waited
+        self.tell(
             "train",
             batch=clock.step_of_epoch,
             **_figures(metrics),
-            lr=self._lr(clock.span.images_before(clock.step - 1)),
+            lr=self.lr(clock.span.images_before(clock.step - 1)),
             images_per_s=(clock.images - self._logged_images) / seconds,
             wait_share=min(waited / seconds, 1.0),
             trained_s=clock.trained_s,
         )
         self._logged_s, self._logged_images = clock.trained_s, clock.images
-        self._logged_waited = self._batches.waited_s
+        self._logged_waited = self.batches.waited_s
 
     def end_epoch(self) -> None:
         metrics = self.meters.read_epoch()
         seconds, self._epoch_began = self.clock.trained_s - self._epoch_began, self.clock.trained_s
-        self._tell("epoch", **_figures(metrics), seconds=seconds)
+        self.tell("epoch", **_figures(metrics), seconds=seconds)
 
     def validate(self) -> None:
         """Top-1, top-5 and loss of the model that would be saved now."""
@@ -149,12 +182,12 @@ class Trainer:
                 self.recipe.data.eval_batch,  # type: ignore[attr-defined]
                 self.gang,
                 threads=self.recipe.data.threads,  # type: ignore[attr-defined]
-                beat=lambda: self._pulse.beat("validates", self.clock.step, self._patience()),
+                beat=lambda: self.pulse.beat("validates", self.clock.step, self.patience()),
             )
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
             self.best_top1, self.best_step = score.top1, self.clock.step
-        self._tell(
+        self.tell(
             "val",
             loss=score.loss,
             top1=score.top1,
@@ -180,7 +213,7 @@ class Trainer:
         if self._saved_step == clock.step or clock.step == 0:
             return
         began = time.perf_counter()
-        self._pulse.beat("saves", clock.step, LONG)
+        self.pulse.beat("saves", clock.step, LONG)
         with clock.paused():
             self.rig.settle()
             self._check_finite(self.rig.model)
@@ -189,7 +222,7 @@ class Trainer:
             self._saved_step = clock.step
             if self.gang.rank == 0:
                 self._write(weights, meters)
-                self._tell(
+                self.tell(
                     "save",
                     path=str(self._run.checkpoint(clock.step)),
                     seconds=time.perf_counter() - began,
@@ -211,7 +244,7 @@ class Trainer:
             step=clock.step,
             batch=clock.span.batch,
             images_per_epoch=clock.span.images_per_epoch,
-            shards=self._cut.shards,
+            shards=self.cut.shards,
             optim=self.recipe.optim.name,
             best_top1=self.best_top1,
             best_step=self.best_step,
@@ -219,7 +252,7 @@ class Trainer:
             score=score,
             trained_s=clock.trained_s,
             paused_s=clock.paused_s,
-            waited_s=self._waited_before + self._batches.waited_s,
+            waited_s=self._waited_before + self.batches.waited_s,
             epoch_began_s=self._epoch_began,
         )
         figures = {"loss": score.loss, "top1": score.top1, "top5": score.top5, "count": score.count} if score else {}
@@ -243,9 +276,9 @@ class Trainer:
     def load(self, saved: checkpoint.Checkpoint, progress: Progress, *, same_run: bool) -> list[str]:
         """Goes on from a checkpoint: the next step is the one that would have come. Returns what is not as it was."""
         notes, optimizer = self._optimizer_state(saved, progress)
-        if progress.shards != self._cut.shards:
+        if progress.shards != self.cut.shards:
             notes.append(
-                f"batches were cut into {progress.shards} shards before, now into {self._cut.shards}: "
+                f"batches were cut into {progress.shards} shards before, now into {self.cut.shards}: "
                 "another model from here on than with the old number"
             )
         state = {"model": saved.model, "optimizer": optimizer} | ({"ema": saved.ema} if saved.ema else {})
@@ -287,7 +320,7 @@ class Trainer:
         """
         clock, score = self.clock, self.score
         seconds = max(clock.trained_s, 1e-9)
-        self._tell(
+        self.tell(
             "end",
             reason=clock.stopped or "length",
             trained_s=clock.trained_s,
@@ -296,7 +329,7 @@ class Trainer:
             program_s=time.time() - program_began,
             first_step_s=self.first_step_at - program_began if self.first_step_at else None,
             images_per_s=clock.images / seconds,
-            wait_share=min((self._waited_before + self._batches.waited_s) / seconds, 1.0),
+            wait_share=min((self._waited_before + self.batches.waited_s) / seconds, 1.0),
             top1=score.top1 if score else None,
             top5=score.top5 if score else None,
             loss=score.loss if score else None,
@@ -305,7 +338,7 @@ class Trainer:
             bytes_sent=self.rig.bytes_sent,
         )
 
-    def _tell(self, event: str, **figures: Any) -> None:
+    def tell(self, event: str, **figures: Any) -> None:
         if self.gang.rank == 0:
             clock = self.clock
             place = {"step": clock.step, "epoch": clock.epoch, "images": clock.images}

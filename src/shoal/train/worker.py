@@ -10,12 +10,13 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from shoal.base.errors import DONE, FAILED, INTERRUPTED, ShoalError, UsageError
 from shoal.base.files import write_whole
 from shoal.base.run import Run
 from shoal.base.world import World
+from shoal.kvstore.client import RolledBack
 from shoal.launch.pulse import LONG, MEETS, OPENS, Pulse
 from shoal.launch.report import report_error
 from shoal.recipe.load import Loaded
@@ -23,12 +24,12 @@ from shoal.report.sinks import Sink, Sinks
 from shoal.report.sinks.console import Plain, console_sink
 from shoal.report.sinks.jsonl import Jsonl
 from shoal.report.sinks.tensorboard import TensorBoard
-from shoal.step.gang import Gang, join
+from shoal.step.gang import Gang
 from shoal.step.nonfinite import NonFiniteError
 from shoal.train import checkpoint
 from shoal.train.machine import Machine
 from shoal.train.progress import Progress
-from shoal.train.setup import Setup, manifest, open_data
+from shoal.train.setup import Data, Setup, manifest, open_data
 from shoal.train.signals import EXIT_OF_ASK, StopSignals
 from shoal.train.trainer import Trainer
 
@@ -55,32 +56,55 @@ def work(
     data = open_data(recipe)
     pulse.beat(MEETS, 0, LONG)
     listen = os.environ.get("SHOAL_LISTEN_FD")
-    gang = join(world, machine.device, listen_fd=int(listen) if listen else None)
+    strategy: Any = recipe.strategy
+    gang = strategy.join(world, machine.device, listen_fd=int(listen) if listen else None)
     try:
-        pulse.beat("sets up", 0, LONG)
-        notes: list[str] = []
-        saved = _saved(run, resume, gang, notes.append)
-        setup = Setup.of(recipe, gang, data, pretrained=saved is None)
-        same_run = resume == "auto" or run.folder.resolve() in Path(resume).resolve().parents
-        progress = Progress.of(saved.state["progress"]).over(setup.clock.span, same_run=same_run) if saved else None
-        with _sinks(run, world, gang, progress.step if progress else None) as sink:
-            trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads), pulse)
-            if saved is not None and progress is not None:
-                notes += trainer.load(saved, progress, same_run=same_run)
-            if gang.rank == 0:
-                write_whole(run.environment, json.dumps(machine.describe(), indent=1))
-                for text in [*notes, *setup.notes]:
-                    sink.write({"event": "note", "step": setup.clock.step, "level": "warning", "text": text})
-                sink.write(_start(loaded, setup, machine, resumed=saved is not None))
-            with signals.training():
-                asked = trainer.fit(signals)
-            pulse.beat("ends", setup.clock.step)
-            trainer.end_event(began)
-            setup.rig.close()
-            gang.barrier()
-        return EXIT_OF_ASK.get(asked, DONE)
+        while True:
+            try:
+                return _train(loaded, run, world, signals, gang, data, machine, pulse, resume=resume, began=began)
+            except RolledBack as error:
+                print(f"WARNING: {error}; all go on from the newest checkpoint", file=sys.stderr)
+                resume = "auto"
     finally:
         gang.close()
+
+
+def _train(
+    loaded: Loaded,
+    run: Run,
+    world: World | None,
+    signals: StopSignals,
+    gang: Gang,
+    data: Data,
+    machine: Machine,
+    pulse: Pulse,
+    *,
+    resume: str,
+    began: float,
+) -> int:
+    recipe = loaded.recipe
+    pulse.beat("sets up", 0, LONG)
+    notes: list[str] = []
+    saved = _saved(run, resume, gang, notes.append)
+    setup = Setup.of(recipe, gang, data, pretrained=saved is None)
+    same_run = resume == "auto" or run.folder.resolve() in Path(resume).resolve().parents
+    progress = Progress.of(saved.state["progress"]).over(setup.clock.span, same_run=same_run) if saved else None
+    with _sinks(run, world, gang, progress.step if progress else None) as sink:
+        trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads), pulse)
+        if saved is not None and progress is not None:
+            notes += trainer.load(saved, progress, same_run=same_run)
+        if gang.rank == 0:
+            write_whole(run.environment, json.dumps(machine.describe(), indent=1))
+            for text in [*notes, *setup.notes]:
+                sink.write({"event": "note", "step": setup.clock.step, "level": "warning", "text": text})
+            sink.write(_start(loaded, setup, machine, resumed=saved is not None))
+        with signals.training():
+            asked = trainer.fit(signals)
+        pulse.beat("ends", setup.clock.step)
+        trainer.end_event(began)
+        setup.rig.close()
+        gang.barrier()
+    return EXIT_OF_ASK.get(asked, DONE)
 
 
 def _saved(run: Run, resume: str, gang: Gang, tell: Callable[[str], None]) -> checkpoint.Checkpoint | None:

@@ -72,6 +72,12 @@ def _plain_lines(event: Event) -> list[str]:
             ]
         case "val":
             return [f"Epoch[{event['epoch']}] Validation-accuracy={_figure(event['top1'], '.6f')}"]
+        case "staleness":
+            share = f"{event['counted']} of {event['expected']} images"
+            mean = _figure(event["mean"], ".2f")
+            return [
+                f"Epoch[{event['epoch']}] Staleness mean={mean} max={event['max']} workers={event['workers']} {share}"
+            ]
         case "save":
             return [f'Saved checkpoint to "{event["path"]}"']
         case "note":

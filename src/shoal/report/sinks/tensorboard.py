@@ -31,6 +31,8 @@ TAGS = {
     "val": {"val/loss": "loss", "val/top1": "top1", "val/top5": "top5"},
 }
 """Event kind -> tag -> the event's field."""
+HISTOGRAMS = {"staleness": {"staleness": "counts"}}
+"""The same for histograms: the field counts how often 0, 1, 2 … came."""
 
 
 class TensorBoard(Sink):
@@ -54,9 +56,13 @@ class TensorBoard(Sink):
             if value is not None and step >= self._next_step.get(tag, self._first_step):
                 scalars[tag] = value
                 self._next_step[tag] = step + 1
-        if not scalars or self._closed:
+        values: list[dict[str, Any]] = [{"tag": tag, "simple_value": value} for tag, value in scalars.items()]
+        for tag, field in HISTOGRAMS.get(event["event"], {}).items():
+            if event[field] and step >= self._next_step.get(tag, self._first_step):
+                values.append({"tag": tag, "histo": _histogram(event[field])})
+                self._next_step[tag] = step + 1
+        if not values or self._closed:
             return
-        values = [{"tag": tag, "simple_value": value} for tag, value in scalars.items()]
         try:
             file = self._file or self._begin()
             file.write(_record(step=step, summary={"value": values}))
@@ -83,6 +89,20 @@ def _stamp(folder: Path) -> int:
     """Seconds since 1970, but later than every file already there: TensorBoard reads them in the order of names."""
     found = (re.match(r"events\.out\.tfevents\.(\d+)\.", path.name) for path in folder.iterdir())
     return max([int(time.time()), *(int(match[1]) + 1 for match in found if match)])
+
+
+def _histogram(counts: list[int]) -> dict[str, Any]:
+    """As TensorBoard's HistogramProto; a bucket ends half-way between two numbers."""
+    values = [value for value, count in enumerate(counts) if count]
+    return {
+        "min": float(min(values, default=0)),
+        "max": float(max(values, default=0)),
+        "num": float(sum(counts)),
+        "sum": float(sum(value * count for value, count in enumerate(counts))),
+        "sum_squares": float(sum(value * value * count for value, count in enumerate(counts))),
+        "bucket_limit": [value + 0.5 for value in range(-1, len(counts))],
+        "bucket": [0.0, *map(float, counts)],
+    }
 
 
 def _record(**fields: Any) -> bytes:

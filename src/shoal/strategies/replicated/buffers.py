@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from shoal.data.batches import Batch
+from shoal.step.gang import Gang
 
 
 class Buffers:
@@ -60,6 +61,21 @@ class Buffers:
             self._floats.copy_(summed[: len(self._floats)])
             self._integers.copy_(summed[len(self._floats) :].round())
         self._first = True
+
+    def keep(self) -> None:
+        """Ends the step with what this worker's own batch made of them."""
+        self._first = True
+
+    def agree(self, gang: Gang, weight: float) -> None:
+        """Sets them to the mean over workers who went their own ways; weight: this worker's part in it."""
+        if not self.average:
+            return
+        values = torch.cat([self._floats.double(), self._integers.double()]) * weight
+        side = torch.cat([values, values.new_full((1,), weight)])
+        gang.sum(side)
+        if side[-1] > 0:
+            self._first = True
+            self.take(side[:-1] / side[-1])
 
     def undo(self) -> None:
         """Back to the start of the step, also after `take`, as if it had not been."""

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from shoal.base.tree import TreeSum, cover
 from shoal.data.batches import Batch
 from shoal.data.order import share
 from shoal.step.gang import Gang, Pending
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.gradients import FlatGradients
-from shoal.strategies.replicated.tree import TreeSum, cover
 
 _ASKS = 2
 """Values of `ask` other than 0."""
@@ -53,20 +53,25 @@ class Exchange(ABC):
     def finish(self, ask: int) -> int:
         """Ends the step: gradients and buffers are the sums over all workers. Returns the largest ask of any."""
 
+    def norm(self) -> torch.Tensor:
+        """2-norm of the whole gradient, after `finish`."""
+        flats = self.gradients
+        return torch.stack([flat.norm() for flat in flats]).norm() if len(flats) > 1 else flats[0].norm()
+
     def _sent(self, tensor: torch.Tensor) -> None:
         """Counts a ring all-reduce: 2 (n-1)/n of the tensor leave each worker."""
         n = self.gang.num_ranks
         self.bytes_sent += 2 * (n - 1) * tensor.numel() * tensor.element_size() // n
 
 
-def _asks(ask: int, device: torch.device) -> torch.Tensor:
+def asks_row(ask: int, device: torch.device) -> torch.Tensor:
     row = torch.zeros(_ASKS, dtype=torch.float64, device=device)
     if ask:
         row[ask - 1] = 1
     return row
 
 
-def _largest(asks: torch.Tensor) -> int:
+def largest_ask(asks: torch.Tensor) -> int:
     asked = torch.nonzero(asks).flatten().tolist()
     return max(asked) + 1 if asked else 0
 
@@ -93,6 +98,22 @@ class Local(Exchange):
         self._buffers.take(self._sums)
         self._sums = None
         return ask
+
+
+class Summed(Local):
+    """Gradients add up where they are; what the workers have is added, whole, when the step ends."""
+
+    def finish(self, ask: int) -> int:
+        if self._sums is None:  # this worker had no images in the step
+            self._flat.zero_()
+            self._sums = torch.zeros(self._buffers.size, dtype=torch.float64, device=self.gang.device)
+        side = torch.cat([self._sums, asks_row(ask, self.gang.device)])
+        self._sums = None
+        for tensor in (side, self._flat):
+            self.gang.sum(tensor)
+            self._sent(tensor)
+        self._buffers.take(side[: self._buffers.size])
+        return largest_ask(side[self._buffers.size :])
 
 
 class Bucketed(Exchange):
@@ -156,7 +177,7 @@ class Bucketed(Exchange):
 
     def _send_side(self, ask: int) -> None:
         assert self._side is not None
-        self._side[self._buffers.size :] = _asks(ask, self._side.device)
+        self._side[self._buffers.size :] = asks_row(ask, self._side.device)
         self._sent(self._side)
         self._pending = self.gang.sum_later(self._side)
 
@@ -169,7 +190,7 @@ class Bucketed(Exchange):
         self._pending.wait()
         assert self._side is not None
         self._buffers.take(self._side[: self._buffers.size])
-        asked = _largest(self._side[self._buffers.size :])
+        asked = largest_ask(self._side[self._buffers.size :])
         self._began = self._shared = False
         return asked
 
@@ -191,16 +212,13 @@ class Tree(Exchange):
     def __init__(self, gang: Gang, shards: int) -> None:
         super().__init__(gang)
         self._shards = shards
-        self._of_rank = [
-            cover(shards, (taken := share(shards, rank, gang.num_ranks)).start, taken.stop)
-            for rank in range(gang.num_ranks)
-        ]
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         for tensor in [*model.parameters(), *model.buffers()]:
             self.gang.broadcast(tensor.detach())
         self._buffers = buffers
         self._flat = FlatGradients(model.parameters()).flat
+        self._sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
         self.gradients = [self._flat]
         self._began = False
         self._leaf = torch.zeros(0)
@@ -219,30 +237,53 @@ class Tree(Exchange):
         self._filled = batch.num_shards
         self._began = True
 
+    def norm(self) -> torch.Tensor:
+        # Of each tensor first, one after another: the bits do not depend on where the gradient is cut.
+        squares = torch.stack([piece.double().square().sum() for piece in self._flat.split(self._sizes)])
+        return squares.cumsum(0)[-1].sqrt().to(self._flat.dtype)
+
     def finish(self, ask: int) -> int:
-        # A worker without images cannot know how many shards have some; it hears it from the others.
-        head = torch.cat([_asks(ask, self.gang.device), torch.zeros(1, dtype=torch.float64, device=self.gang.device)])
-        if self._began and self.gang.rank == 0:
-            head[-1] = self._filled
-        self.gang.sum(head)
+        head = self._agree(self._head(ask))
         filled = int(head[-1])
-        for shard in share(self._shards, self.gang.rank, self.gang.num_ranks):
+        for shard in share(self._shards, *self.gang.place):
             if shard >= filled:
                 for tree in self._trees:
                     tree.put((shard, shard + 1), None)
         gradient, buffers = self._trees
-        self._flat.copy_(self._sum(gradient, filled, len(self._flat), self._flat.dtype))
+        self._sum_gradient(gradient, filled)
         self._buffers.take(self._sum(buffers, filled, self._buffers.size, torch.float64))
         self._began = False
-        return _largest(head[:-1])
+        return largest_ask(head[:-1])
+
+    def _head(self, ask: int) -> torch.Tensor:
+        """Asks, and the number of shards that have images: a worker without any hears it from the others."""
+        head = torch.cat(
+            [asks_row(ask, self.gang.device), torch.zeros(1, dtype=torch.float64, device=self.gang.device)]
+        )
+        if self._began and self.gang.rank == 0:
+            head[-1] = self._filled
+        return head
+
+    def _agree(self, head: torch.Tensor) -> torch.Tensor:
+        self.gang.sum(head)
+        return head
+
+    def _sum_gradient(self, tree: TreeSum, filled: int) -> None:
+        """Makes the workers' partial sums one gradient."""
+        self._flat.copy_(self._sum(tree, filled, len(self._flat), self._flat.dtype))
 
     def _sum(self, tree: TreeSum, filled: int, size: int, kind: torch.dtype) -> torch.Tensor:
-        if self.gang.num_ranks == 1:
+        place, num_places = self.gang.place
+        if num_places == 1:
             total = tree.take()
             assert total is not None
             return total
-        own = self._of_rank[self.gang.rank]
-        slots = max(len(nodes) for nodes in self._of_rank)
+        nodes_of = [
+            cover(self._shards, (taken := share(self._shards, other, num_places)).start, taken.stop)
+            for other in range(num_places)
+        ]
+        own = nodes_of[place]
+        slots = max(len(nodes) for nodes in nodes_of)
         total = torch.empty(size, dtype=kind, device=self.gang.device)
         partial = dict(tree.partial)
         tree.partial.clear()
@@ -254,7 +295,7 @@ class Tree(Exchange):
                     held[slot] = value[piece]
             self.bytes_sent += held.numel() * held.element_size() * (self.gang.num_ranks - 1)
             for rank, rows in enumerate(self.gang.gather(held)):
-                for slot, node in enumerate(self._of_rank[rank]):
+                for slot, node in enumerate(nodes_of[rank]):
                     tree.put(node, rows[slot] if node[0] < filled else None)
             total[piece] = tree.take()  # type: ignore[assignment]
         return total

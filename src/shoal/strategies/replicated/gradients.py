@@ -11,9 +11,11 @@ from torch import nn
 class FlatGradients:
     """One tensor to zero, check, scale, send; backward passes add into it."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], flat: torch.Tensor | None = None) -> None:
+        """flat: where they are to lie; None: in memory of their own."""
         held = [parameter for parameter in parameters if parameter.requires_grad]
-        self.flat = torch.zeros(sum(p.numel() for p in held), dtype=held[0].dtype, device=held[0].device)
+        size = sum(parameter.numel() for parameter in held)
+        self.flat = torch.zeros(size, dtype=held[0].dtype, device=held[0].device) if flat is None else flat
         low = 0
         for parameter in held:
             # The parameter's own strides, so that the optimizer's fused kernels see equal layouts.

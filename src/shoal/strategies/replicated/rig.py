@@ -99,8 +99,7 @@ class ReplicatedRig(Rig):
     def apply(self, lr: float, images: int) -> Applied:
         self._step = step = self._batches[0].step if self._batches else self._step + 1
         asked = self._exchange.finish(self.ask)
-        flats = self._exchange.gradients
-        length = torch.stack([flat.norm() for flat in flats]).norm() if len(flats) > 1 else flats[0].norm()
+        length = self._exchange.norm()
         self._norms.append((step, length))
         stop = self._precision.nonfinite == "stop"
         # A CPU knows at once, before the harm is done. A lone device is asked late, so that it need not stand still;
@@ -113,7 +112,7 @@ class ReplicatedRig(Rig):
         self._skipped = 0
         if self._spec.clip_norm is not None:
             scale = (self._spec.clip_norm / (length + 1e-6)).clamp(max=1.0)
-            for flat in flats:
+            for flat in self._exchange.gradients:
                 flat.mul_(scale)
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
@@ -146,7 +145,7 @@ class ReplicatedRig(Rig):
             flat.zero_()
         culprit = nonfinite.first(self.model, self._batches, self._again)
         late = "" if self._batches else " (found after the update: devices report late)"
-        return nonfinite.error(step, self._gang.rank, culprit and culprit + more + late)
+        return nonfinite.error(step, self._gang.process, culprit and culprit + more + late)
 
     @torch.enable_grad()
     def _again(self, batch: Batch) -> torch.Tensor:
@@ -175,10 +174,10 @@ class ReplicatedRig(Rig):
     def load_state_dict(self, state: dict[str, Any], *, new_options: bool = False) -> None:
         check_fit(self.model, state["model"])
         with torch.no_grad():
-            _copy(self.model, state["model"])
+            copy_state(self.model, state["model"])
             if self._average is not None:
                 # A run that had no average so far begins it from the weights.
-                _copy(self._average.model, state.get("ema", state["model"]))
+                copy_state(self._average.model, state.get("ema", state["model"]))
         if state.get("optimizer") is not None:
             made = [{key: group[key] for key in self.optimizer.defaults} for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(state["optimizer"])
@@ -188,7 +187,7 @@ class ReplicatedRig(Rig):
                     group.update(options)
 
 
-def _copy(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+def copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Into the tensors that are there: they may be views that others hold."""
     for name, tensor in model.state_dict(keep_vars=True).items():
         tensor.detach().copy_(state[name])

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.strategies.replicated.tree import Node, TreeSum, children, cover
+from shoal.base.tree import Node, TreeSum, children, cover
 
 
 def add(left: Any, right: Any) -> Any:

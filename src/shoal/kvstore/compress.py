@@ -1,0 +1,109 @@
+"""Compression of what is pushed to servers: none, fp16, 2bit with error feedback (as MXNet defines it)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+from shoal.base.errors import UsageError, did_you_mean
+
+TYPES = ("none", "fp16", "2bit")
+
+
+def codec(options: dict[str, Any]) -> Codec:
+    """Of {"type": "2bit", "threshold": 0.5}; {} is none."""
+    kind = options.get("type", "none")
+    if kind not in TYPES:
+        raise UsageError(f"no gradient compression '{kind}'{did_you_mean(kind, TYPES)}")
+    unknown = options.keys() - ({"type", "threshold"} if kind == "2bit" else {"type"})
+    if unknown:
+        raise UsageError(f"gradient compression {kind} has no option '{min(unknown)}'")
+    if kind == "none":
+        return Whole()
+    if kind == "fp16":
+        return Half()
+    threshold = options.get("threshold", 0.5)
+    if not isinstance(threshold, (int, float)) or isinstance(threshold, bool) or not threshold > 0:
+        raise UsageError(f"gradient compression 2bit: threshold {threshold!r} must be a number above 0")
+    return TwoBit(float(threshold))
+
+
+class Codec(ABC):
+    """A worker's for one flat tensor, or a server's. `number`: what headers call it."""
+
+    number: int
+
+    @abstractmethod
+    def nbytes(self, count: int, kind: torch.dtype) -> int:
+        """Of `count` numbers on the wire."""
+
+    @abstractmethod
+    def encode(self, start: int, values: torch.Tensor) -> torch.Tensor:
+        """What travels; values: [start, start + len) of the flat tensor. A view of `values` where nothing is done."""
+
+    @abstractmethod
+    def decode(self, data: torch.Tensor, into: torch.Tensor) -> None:
+        """data: uint8 as received."""
+
+
+class Whole(Codec):
+    number = 0
+
+    def nbytes(self, count: int, kind: torch.dtype) -> int:
+        return count * kind.itemsize
+
+    def encode(self, start: int, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+    def decode(self, data: torch.Tensor, into: torch.Tensor) -> None:
+        into.copy_(data.view(into.dtype))
+
+
+class Half(Codec):
+    """float16; what is too large for it becomes infinite, and the step is dropped as not finite."""
+
+    number = 1
+
+    def nbytes(self, count: int, kind: torch.dtype) -> int:
+        return 2 * count
+
+    def encode(self, start: int, values: torch.Tensor) -> torch.Tensor:
+        return values.half()
+
+    def decode(self, data: torch.Tensor, into: torch.Tensor) -> None:
+        into.copy_(data.view(torch.float16))
+
+
+class TwoBit(Codec):
+    """Each number becomes threshold, -threshold or 0; what was left out is added to the next push of the same place.
+
+    Codes 11, 10, 00; sixteen numbers to a word of four bytes, the first in the highest bits of the first byte.
+    """
+
+    number = 2
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self._residual: dict[tuple[int, int], torch.Tensor] = {}
+
+    def nbytes(self, count: int, kind: torch.dtype) -> int:
+        return -(-count // 16) * 4
+
+    def encode(self, start: int, values: torch.Tensor) -> torch.Tensor:
+        # Pieces are the same in every step; if ever they are not, what was left out of the old ones is lost.
+        residual = self._residual.setdefault((start, len(values)), torch.zeros_like(values))
+        if not torch.isfinite(values).all():  # the step will be dropped; what was left out stays as it is
+            return torch.zeros(self.nbytes(len(values), values.dtype), dtype=torch.uint8)
+        residual += values
+        up, down = residual >= self._threshold, residual <= -self._threshold
+        residual.sub_(up.to(values.dtype), alpha=self._threshold).add_(down.to(values.dtype), alpha=self._threshold)
+        codes = torch.zeros(-(-len(values) // 16) * 16, dtype=torch.uint8)
+        codes[: len(values)] = up * 3 + down * 2
+        four = codes.view(-1, 4)
+        return four[:, 0] << 6 | four[:, 1] << 4 | four[:, 2] << 2 | four[:, 3]
+
+    def decode(self, data: torch.Tensor, into: torch.Tensor) -> None:
+        codes = torch.stack([data >> 6, data >> 4 & 3, data >> 2 & 3, data & 3], 1).view(-1)[: len(into)]
+        into.copy_(torch.tensor([0.0, 0.0, -self._threshold, self._threshold], dtype=into.dtype)[codes.long()])

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+from shoal.base.errors import UsageError
+from shoal.strategies import MakeOptimizer, Rig, RigSpec, Strategy
+
+if TYPE_CHECKING:
+    import torch
+
+    from shoal.base.world import World
+    from shoal.launch.job import Role
+    from shoal.step.gang import Gang
+    from shoal.step.precision import Precision
+    from shoal.step.task import Task
+
+
+class Ps(Strategy, frozen=True, kw_only=True):
+    """Workers push gradients to parameter servers, which hold the optimizer, and pull the weights back: MXNet's
+    dist_sync and dist_device_sync (mode: sync) and dist_async (mode: async)."""
+
+    name: Literal["ps"] = "ps"
+    mode: Literal["sync", "async"] = "sync"
+    """sync: a round per step, and the same training as every other strategy's. async: each worker takes the next shard
+    and pushes its gradient when it is done, waiting for nobody; every image counts once, but the training depends on
+    who was when how fast."""
+    on_dead: Literal["stop", "continue"] = "stop"
+    """sync: what a dead worker means. stop: the end, with its name and step; continue: the rest compute the same batch
+    again without it, and train the same model (but for the first, who keeps the run folder and cannot be spared)."""
+    damping: bool = True
+    """async: a push that is staler than the mean (workers - 1 pushes of others came between) has its rate multiplied by
+    workers / (staleness + 1): Zhang, Gupta, Lian, Liu 2016, Staleness-aware async-SGD."""
+
+    def faults(self) -> list[tuple[str, str]]:
+        if self.mode == "async" and self.deterministic:
+            return [("deterministic", "mode: async adds gradients as they come; it cannot give the same bits again")]
+        return []
+
+    def roles(self, workers: int, servers: int | None) -> tuple[Role, ...]:
+        from shoal.launch.job import Role
+
+        # The first worker keeps the run folder; the others can be done without where nobody waits for them.
+        expendable = self.mode == "async" or self.on_dead == "continue"
+        return (
+            Role("worker", workers, (), expendable=expendable),
+            Role("server", 1 if servers is None else servers, ()),
+        )
+
+    def check(self, workers: int, servers: int, shards: int) -> None:
+        if servers < 1:
+            raise UsageError("strategy ps needs at least one parameter server: --servers 1")
+        super().check(workers, 0, shards)
+
+    def join(self, world: World | None, device: torch.device, *, listen_fd: int | None = None) -> Gang:
+        from shoal.kvstore.client import Client
+        from shoal.launch.handshake import read_secret
+        from shoal.launch.worlds import SERVERS
+        from shoal.step.served import Served
+
+        addresses = [address for address in os.environ.get(SERVERS, "").split(",") if address]
+        if world is None or not addresses:
+            raise UsageError(f"strategy ps: {SERVERS} names no servers; start it with: shoal train … -n N -s S")
+        client = Client(addresses, world.rank, world.num_ranks, read_secret())
+        return Served(client, world.rank, world.num_ranks, device, num_servers=len(addresses))
+
+    def rig(
+        self,
+        model: torch.nn.Module,
+        make_optimizer: MakeOptimizer,
+        task: Task,
+        precision: Precision,
+        gang: Gang,
+        spec: RigSpec,
+    ) -> Rig:
+        from shoal.kvstore.layout import Terms
+        from shoal.step.served import Served
+        from shoal.strategies.replicated import asynchronous, servers
+
+        assert isinstance(gang, Served), "a gang that was joined without servers"
+        terms = Terms(
+            on_dead=self.on_dead,
+            mode=self.mode,
+            shards=spec.shards if self.deterministic else None,
+            damping=self.damping,
+        )
+        if self.mode == "async":
+            exchange, kind = asynchronous.PushedAlone(gang), asynchronous.AsyncRig
+        else:
+            exchange = servers.PushedTree(gang, spec.shards) if self.deterministic else servers.Pushed(gang)
+            kind = servers.PsRig
+        return kind(model, make_optimizer, task, precision, gang, spec, exchange, terms)
