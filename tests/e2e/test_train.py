@@ -208,7 +208,7 @@ def test_under_a_world_workers_cannot_be_asked_for(recipe: Path, tmp_path: Path)
     world = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     result = run_shoal(tmp_path, "train", recipe, "-n", "2", "--run", tmp_path / "run", env=world)
     assert result.code == 2, result
-    assert "this is already a worker of torchrun (2 in all); leave out -n and --launcher" in result.err
+    assert "this is already a worker of torchrun (2 in all); leave out -n, -H and --launcher" in result.err
     assert not (tmp_path / "run").exists()
 
 
