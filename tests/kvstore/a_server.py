@@ -51,12 +51,13 @@ class ServerProcess:
                 return int(line.split()[1]) / 1024
         return 0.0
 
-    def said(self, text: str, limit_s: float = 5.0) -> int:
-        """How many lines hold `text`, once there is one."""
+    def says(self, count: int, *, since: int, limit_s: float = 10.0) -> list[str]:
+        """The lines after the first `since`, once there are `count`; a moment later, so that one too many shows."""
         until = time.monotonic() + limit_s
-        while not any(text in line for line in self.lines) and time.monotonic() < until:
+        while len(self.lines) < since + count and time.monotonic() < until:
             time.sleep(0.02)
-        return sum(text in line for line in self.lines)
+        time.sleep(0.1)
+        return self.lines[since:]
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
