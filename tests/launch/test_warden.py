@@ -54,9 +54,9 @@ class Talk:
         self.hear("ready")
 
     def start(self, *argv: str, generation: int = 0, **values: str) -> None:
-        command = {"name": "worker 0", "leads": True, "argv": argv, "env": {"MEET": "{rendezvous}"}}
+        command = {"name": "worker 0", "listens": None, "leads": True, "argv": argv, "env": {"MEET": "{rendezvous}"}}
         command["log"] = str(self.folder / "logs" / "worker-0.log")
-        self.say(do="start", commands=[command], values=values, generation=generation, address="127.0.0.1")
+        self.say(do="start", commands=[command], values=values, generation=generation, address="127.0.0.1", secrets={})
         self.hear("started")
 
     def left(self) -> list[str]:
@@ -154,13 +154,13 @@ def test_what_is_no_message_ends_all(talk: Talk) -> None:
 
 def test_ports_that_are_taken(talk: Talk) -> None:
     talk.greet()
-    talk.say(do="listen", names=["rendezvous", "one", "two"], address="127.0.0.1", ports=None)
+    talk.say(do="listen", names=["rendezvous", "one", "two"], open=["rendezvous"], address="127.0.0.1", ports=None)
     ports = talk.hear("listening")["ports"]
     assert len(set(ports.values())) == 3
     port = ports["rendezvous"]
     other = Talk(talk.folder)
     other.greet()
-    other.say(do="listen", names=["rendezvous"], address="127.0.0.1", ports=[port, port + 1])
+    other.say(do="listen", names=["rendezvous"], open=["rendezvous"], address="127.0.0.1", ports=[port, port + 1])
     fault = other.hear("fault")
     assert fault["usage"] and f"no free port in {port}-{port} on 127.0.0.1" in fault["text"]
     other.say(do="bye", code=0)
