@@ -58,6 +58,10 @@ class Run:
         return self.folder / "curves.png"
 
     @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
@@ -75,6 +79,10 @@ class Run:
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
+
+    def predictions(self, step: int) -> Path:
+        """What the validation after `step` said of each image; beside the best checkpoint."""
+        return self.checkpoint(step) / "predictions.npz"
 
     def steps_saved(self) -> list[int]:
         """Steps with a checkpoint folder, oldest first; whether each is sound is for the reader to find out."""

@@ -145,5 +145,6 @@ def _seconds(value: float | None) -> str:
         return "-"
     if value < 120:
         return f"{value:.1f} s"
-    hours, minutes = divmod(round(value / 60), 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {round(value) % 60:02} s"
+    if value < 3600:
+        return "{} min {:02} s".format(*divmod(int(value), 60))
+    return "{} h {:02} min".format(*divmod(int(value / 60), 60))

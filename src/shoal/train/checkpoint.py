@@ -8,9 +8,10 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,19 +39,31 @@ class Checkpoint:
     """optimizer, meters, progress; empty when only weights were asked for."""
 
 
-def save(path: Path, *, model: dict, ema: dict | None, state: dict[str, Any], manifest: dict[str, Any]) -> None:
-    """Writes a checkpoint folder aside, flushes it, gives it its name. ShoalError when the disk is full."""
+def save(
+    path: Path,
+    *,
+    model: dict,
+    ema: dict | None,
+    state: dict[str, Any],
+    manifest: dict[str, Any],
+    files: Mapping[str, bytes] = MappingProxyType({}),
+) -> None:
+    """Writes a checkpoint folder aside, flushes it, gives it its name. ShoalError when the disk is full.
+
+    files: what else lies in it, by name."""
     try:
         with folder_whole(path) as aside:
             for name, weights in ((MODEL, model), (EMA, ema)):
                 if weights is not None:
                     save_file({key: _own(tensor) for key, tensor in weights.items()}, aside / name)
             torch.save(state, aside / STATE)
-            files = {}
+            for name, data in files.items():
+                (aside / name).write_bytes(data)
+            sums = {}
             for entry in aside.iterdir():
                 _flush(entry)
-                files[entry.name] = {"bytes": entry.stat().st_size, "sha256": _sum(entry)}
-            manifest = {"format": _FORMAT, **manifest, "files": files}
+                sums[entry.name] = {"bytes": entry.stat().st_size, "sha256": _sum(entry)}
+            manifest = {"format": _FORMAT, **manifest, "files": sums}
             with open(aside / MANIFEST, "w") as file:
                 json.dump(manifest, file, indent=1)
                 file.flush()

@@ -1,10 +1,11 @@
-"""Validation: the same figure from any number of workers, and from the saved file."""
+"""Validation: the same figures from any number of workers, and from the saved file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -12,6 +13,7 @@ from shoal.data.augment import Augment
 from shoal.data.batches import Batch, eval_chunks
 from shoal.data.order import chunk_bounds
 from shoal.data.source import Encoded, Pixels
+from shoal.report.predictions import Predictions
 from shoal.step.gang import Gang
 from shoal.step.meters import hits
 
@@ -34,6 +36,11 @@ class Score:
         return self.correct5 / max(self.count, 1)
 
 
+_GUESSES = 5
+_COLUMNS = 2 + 2 * _GUESSES
+"""Of an image: its label, the label's probability, the guesses, their probabilities."""
+
+
 def evaluate(
     logits_of: Callable[[Batch], torch.Tensor],
     data: Pixels | Encoded,
@@ -44,13 +51,29 @@ def evaluate(
     threads: int = 0,
     beat: Callable[[], None] = lambda: None,
 ) -> Score:
+    """What `judge` says of all images together."""
+    return judge(logits_of, data, augment, eval_batch, gang, threads=threads, beat=beat)[0]
+
+
+def judge(
+    logits_of: Callable[[Batch], torch.Tensor],
+    data: Pixels | Encoded,
+    augment: Augment,
+    eval_batch: int,
+    gang: Gang,
+    *,
+    threads: int = 0,
+    beat: Callable[[], None] = lambda: None,
+) -> tuple[Score, Predictions]:
     """Every worker takes whole chunks; counts and float64 loss sums are added in the order of chunks. A collective.
 
     threads: that decode images ahead, as `data.threads`. beat: called at every chunk."""
-    chunks = len(chunk_bounds(len(data.labels), eval_batch))
+    images, chunks = len(data.labels), len(chunk_bounds(len(data.labels), eval_batch))
     while True:
         replica, num_replicas = gang.place
-        slots = torch.zeros(chunks + 1, 4, dtype=torch.float64, device=gang.device)
+        # One slot per chunk and one row per image, filled by one worker: adding the others' zeros rounds nothing.
+        told = torch.zeros((chunks + 1) * 4 + images * _COLUMNS, dtype=torch.float64, device=gang.device)
+        slots, rows = told[: (chunks + 1) * 4].view(-1, 4), told[(chunks + 1) * 4 :].view(-1, _COLUMNS)
         slots[-1, 0] = 1  # counts who came
         taken = eval_chunks(data, augment, eval_batch, replica=replica, num_replicas=num_replicas, threads=threads)
         beat()
@@ -58,15 +81,38 @@ def evaluate(
             beat()
             labels = batch.labels.to(gang.device)
             logits = logits_of(batch)
-            loss = cross_entropy(
-                logits.float() if logits.dtype != torch.float64 else logits, labels, reduction="none", ignore_index=-1
-            )
+            logits = logits if logits.dtype == torch.float64 else logits.float()
+            loss = cross_entropy(logits, labels, reduction="none", ignore_index=-1)
             slots[chunk, 0] = loss.double().sum()
             slots[chunk, 1:] = hits(logits, labels).sum(0)
-        gang.sum(slots)
+            low = int(batch.indices[0])
+            rows[low : low + len(labels)] = _rows(logits, labels)
+        gang.sum(told)
         *sums, came = slots.cpu()
         if came[0] == num_replicas:
             break
         gang.renew()  # somebody is gone, with chunks that nobody else took
     loss, correct1, correct5, count = torch.stack(sums).sum(0).tolist()
-    return Score(loss / max(count, 1), round(correct1), round(correct5), round(count))
+    score = Score(loss / max(count, 1), round(correct1), round(correct5), round(count))
+    return score, _predictions(rows.cpu().numpy(), data.classes)
+
+
+def _rows(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """float64 [B, _COLUMNS]; without as many classes, the last guesses are -1."""
+    probabilities = logits.softmax(1)
+    order = logits.sort(dim=1, descending=True, stable=True).indices[:, :_GUESSES]
+    rows = torch.zeros(len(labels), _COLUMNS, dtype=torch.float64, device=logits.device)
+    rows[:, 0] = labels
+    rows[:, 1] = torch.where(labels >= 0, probabilities.gather(1, labels.clamp(min=0)[:, None])[:, 0], 0.0)
+    rows[:, 2 : 2 + _GUESSES] = -1
+    rows[:, 2 : 2 + order.shape[1]] = order
+    rows[:, 2 + _GUESSES : 2 + _GUESSES + order.shape[1]] = probabilities.gather(1, order)
+    return rows
+
+
+def _predictions(rows: np.ndarray, classes: tuple[str, ...]) -> Predictions:
+    guesses = rows[:, 2 : 2 + _GUESSES].astype(np.int32)
+    known = max(1, int((guesses >= 0).any(0).sum()))
+    probabilities = rows[:, 2 + _GUESSES : 2 + _GUESSES + known].astype(np.float32)
+    labels, of_label = rows[:, 0].astype(np.int32), rows[:, 1].astype(np.float32)
+    return Predictions(tuple(classes), labels, guesses[:, :known], probabilities, of_label)

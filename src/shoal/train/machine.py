@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
+from shoal import __version__
 from shoal.base.errors import UsageError
 from shoal.base.host import cores
 from shoal.base.world import World
@@ -73,7 +75,9 @@ class Machine:
 
         return {
             "python": platform.python_version(),
+            "shoal": __version__,
             "torch": torch.__version__,
+            "timm": version("timm"),
             "numpy": numpy.__version__,
             "system": f"{platform.system()} {platform.machine()}",
             "cpu": cpu_name(),

@@ -23,11 +23,14 @@ from shoal.base.run import Run
 from shoal.data.batches import Batch, Batches
 from shoal.launch.pulse import LONG, Pulse
 from shoal.recipe.load import plain
+from shoal.report.predictions import Predictions
 from shoal.report.sinks import Sink
 from shoal.step.meters import Meters, Metrics
 from shoal.strategies import Resliced
 from shoal.train import checkpoint
-from shoal.train.evaluate import Score, evaluate
+from shoal.train.evaluate import Score, judge
+from shoal.train.gallery import Gallery
+from shoal.train.monitored import Monitored
 from shoal.train.progress import Progress
 from shoal.train.setup import Setup
 from shoal.train.signals import StopSignals
@@ -58,6 +61,9 @@ class Trainer:
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
         self.best_top1, self.best_step = -1.0, -1
         self.score: Score | None = None
+        self._predictions: Predictions | None = None
+        """Of the best validation so far, until they are saved."""
+        self._gallery = Gallery(setup.data.val, data)
         self._scored_step = self._saved_step = -1
         self._epoch_began = self._logged_s = self._logged_waited = 0.0
         self._logged_images = 0
@@ -65,6 +71,8 @@ class Trainer:
         self._cpu_began = 0.0
         self._waited_before = 0.0
         clock.every(recipe.log_every, self.log, alone=True)
+        if recipe.monitor is not None:
+            clock.every(recipe.monitor, self.monitor, alone=True)
         clock.every(Duration.parse("1ep"), self.end_epoch)
         clock.every(recipe.eval_every, self.validate)
         clock.every(recipe.save_every, self.save)
@@ -161,6 +169,14 @@ class Trainer:
         self._logged_s, self._logged_images = clock.trained_s, clock.images
         self._logged_waited = self.batches.waited_s
 
+    def monitor(self) -> None:
+        """Weights and gradients as they are now, for people; the gradient is this worker's own where servers add it."""
+        if self.gang.rank == 0:
+            with self.clock.paused():
+                monitored = Monitored(self.rig.model)
+                self.tell("monitor", tensors=monitored.figures)
+                self._sink.show_histograms(self.clock.step, monitored.histograms)
+
     def end_epoch(self) -> None:
         metrics = self.meters.read_epoch()
         seconds, self._epoch_began = self.clock.trained_s - self._epoch_began, self.clock.trained_s
@@ -175,7 +191,7 @@ class Trainer:
         with self.clock.paused():
             self.rig.settle()
             self._check_finite(self.rig.model)
-            score = evaluate(
+            score, predictions = judge(
                 lambda batch: self.rig.evaluate(batch, averaged=averaged),
                 self._val,
                 self.recipe.data.augment,  # type: ignore[attr-defined]
@@ -186,7 +202,7 @@ class Trainer:
             )
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
-            self.best_top1, self.best_step = score.top1, self.clock.step
+            self.best_top1, self.best_step, self._predictions = score.top1, self.clock.step, predictions
         self.tell(
             "val",
             loss=score.loss,
@@ -198,6 +214,9 @@ class Trainer:
             averaged=averaged,
             seconds=time.perf_counter() - began,
         )
+        if self.gang.rank == 0:
+            with self.clock.paused():
+                self._sink.show_examples(self.clock.step, self._gallery.with_examples(predictions))
         if self.best_step == self.clock.step:
             self.save()
         self._stop_if_reached()
@@ -256,6 +275,11 @@ class Trainer:
             epoch_began_s=self._epoch_began,
         )
         figures = {"loss": score.loss, "top1": score.top1, "top5": score.top5, "count": score.count} if score else {}
+        files = {}
+        if self._predictions is not None and self.best_step == clock.step:
+            predictions = self._gallery.with_pictures(self._predictions)
+            files[self._run.predictions(clock.step).name] = predictions.to_bytes()
+        self._predictions = None
         checkpoint.save(
             self._run.checkpoint(clock.step),
             model=weights["model"],
@@ -268,6 +292,7 @@ class Trainer:
                 "validation": figures if self._scored_step == clock.step else {},
                 **self._manifest,
             },
+            files=files,
         )
         if self.best_step == clock.step:
             checkpoint.mark_best(self._run, self.best_step, self.best_top1)

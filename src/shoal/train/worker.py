@@ -19,7 +19,8 @@ from shoal.base.world import World
 from shoal.kvstore.client import RolledBack
 from shoal.launch.pulse import LONG, MEETS, OPENS, Pulse
 from shoal.launch.report import report_error
-from shoal.recipe.load import Loaded
+from shoal.recipe.load import Loaded, plain
+from shoal.recipe.recipe import Recipe
 from shoal.report.sinks import Sink, Sinks
 from shoal.report.sinks.console import Plain, console_sink
 from shoal.report.sinks.jsonl import Jsonl
@@ -89,7 +90,7 @@ def _train(
     setup = Setup.of(recipe, gang, data, pretrained=saved is None)
     same_run = resume == "auto" or run.folder.resolve() in Path(resume).resolve().parents
     progress = Progress.of(saved.state["progress"]).over(setup.clock.span, same_run=same_run) if saved else None
-    with _sinks(run, world, gang, progress.step if progress else None) as sink:
+    with _sinks(recipe, run, world, gang, progress.step if progress else None) as sink:
         trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads), pulse)
         if saved is not None and progress is not None:
             notes += trainer.load(saved, progress, same_run=same_run)
@@ -139,7 +140,7 @@ def _chosen(path: Path, run: Run, tell: Callable[[str], None]) -> Path:
     return found
 
 
-def _sinks(run: Run, world: World | None, gang: Gang, step: int | None) -> Sink:
+def _sinks(recipe: Recipe, run: Run, world: World | None, gang: Gang, step: int | None) -> Sink:
     """Where rank 0's events go; the others have none. A worker without an agent keeps its own log."""
     if gang.rank != 0:
         return Sinks([])
@@ -147,7 +148,8 @@ def _sinks(run: Run, world: World | None, gang: Gang, step: int | None) -> Sink:
     if world is None or world.launcher != "shoal":
         run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)
         sinks.append(Plain(open(run.log("worker", 0), "a", encoding="utf-8")))  # noqa: SIM115  (closed with the process)
-    return Sinks([*sinks, Jsonl(run, resume_step=step), TensorBoard(run, resume_step=step)])
+    board = TensorBoard(run, resume_step=step, hparams=plain(recipe))
+    return Sinks([*sinks, Jsonl(run, resume_step=step), board])
 
 
 def _start(loaded: Loaded, setup: Setup, machine: Machine, *, resumed: bool) -> dict:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from shoal.report.histogram import Histogram
+    from shoal.report.predictions import Predictions
 
 Event = dict[str, Any]
 
@@ -16,6 +20,12 @@ class Sink(ABC):
     @abstractmethod
     def write(self, event: Event) -> None:
         """Takes one event; events that this sink does not show are ignored."""
+
+    def show_examples(self, step: int, predictions: Predictions) -> None:  # noqa: B027  (most sinks show no pictures)
+        """Takes what the validation after `step` said of the images that have pictures; always the same images."""
+
+    def show_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:  # noqa: B027
+        """Takes histograms by tag, as they were after `step`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -37,6 +47,14 @@ class Sinks(Sink):
     def write(self, event: Event) -> None:
         for sink in self._sinks:
             sink.write(event)
+
+    def show_examples(self, step: int, predictions: Predictions) -> None:
+        for sink in self._sinks:
+            sink.show_examples(step, predictions)
+
+    def show_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        for sink in self._sinks:
+            sink.show_histograms(step, histograms)
 
     def close(self) -> None:
         with ExitStack() as stack:  # closes the others even when one fails

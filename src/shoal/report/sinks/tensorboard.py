@@ -1,4 +1,5 @@
-"""TensorBoard: scalars over optimizer steps, as event files in the run's `tensorboard/`.
+"""TensorBoard: scalars, pictures and histograms over optimizer steps, and the recipe as hparams, as event files in the
+run's `tensorboard/`.
 
 Written with TensorBoard's own message types and nothing else of it: its file writer tries to import tensorflow, starts
 a thread, and takes five times as long to load.
@@ -6,18 +7,24 @@ a thread, and takes five times as long to load.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 import struct
 import time
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
+from shoal.report.histogram import Histogram
 from shoal.report.sinks import Event, Sink
+
+if TYPE_CHECKING:
+    from shoal.report.predictions import Predictions
 
 TAGS = {
     "train": {
@@ -33,39 +40,69 @@ TAGS = {
 """Event kind -> tag -> the event's field."""
 HISTOGRAMS = {"staleness": {"staleness": "counts"}}
 """The same for histograms: the field counts how often 0, 1, 2 … came."""
+EXAMPLES = "val/examples"
+_STATUS = {"length": "STATUS_SUCCESS", "desired_accuracy": "STATUS_SUCCESS", "signal": "STATUS_FAILURE"}
 
 
 class TensorBoard(Sink):
-    """Writes the scalars of train and val events; x is the step (optimizer steps done), strictly rising per tag.
+    """Writes what it is told; x is the step (optimizer steps done), strictly rising per tag.
 
-    `resume_step` as for Jsonl. What earlier processes wrote beyond it (all, for None) is not erased but declared void
+    hparams: the recipe's keys, in groups; TensorBoard's table of runs has a column for each. No file tells what columns
+    there are: TensorBoard then takes those of all runs it finds, which may differ. `resume_step` as for Jsonl. What
+    earlier processes wrote beyond it (all, for None) is not erased but declared void
     by a SessionLog START message, which TensorBoard honours on reading.
     """
 
-    def __init__(self, run: Run, *, resume_step: int | None) -> None:
+    def __init__(self, run: Run, *, resume_step: int | None, hparams: Mapping[str, Any] | None = None) -> None:
         self._folder = run.tensorboard
+        self._hparams = dict(_flat(hparams or {}))
         self._first_step = 0 if resume_step is None else resume_step + 1
         self._next_step: dict[str, int] = {}
+        self._workers = 1
         self._file: IO[bytes] | None = None
         self._closed = False
 
     def write(self, event: Event) -> None:
-        step, scalars = event["step"], {}
-        for tag, field in TAGS.get(event["event"], {}).items():
-            value = event.get(field)
-            if value is not None and step >= self._next_step.get(tag, self._first_step):
-                scalars[tag] = value
-                self._next_step[tag] = step + 1
-        values: list[dict[str, Any]] = [{"tag": tag, "simple_value": value} for tag, value in scalars.items()]
-        for tag, field in HISTOGRAMS.get(event["event"], {}).items():
-            if event[field] and step >= self._next_step.get(tag, self._first_step):
-                values.append({"tag": tag, "histo": _histogram(event[field])})
-                self._next_step[tag] = step + 1
-        if not values or self._closed:
+        kind = event["event"]
+        scalars = {tag: event.get(field) for tag, field in TAGS.get(kind, {}).items()}
+        counted = {tag: event[field] for tag, field in HISTOGRAMS.get(kind, {}).items()}
+        values: dict[str, dict[str, Any]] = {
+            tag: {"simple_value": value} for tag, value in scalars.items() if value is not None
+        }
+        values |= {tag: _histogram(Histogram.of_counts(counts)) for tag, counts in counted.items() if counts}
+        self._add(event["step"], values)
+        if kind == "start":
+            self._workers = event["num_ranks"]
+        if kind == "end" and self._file is not None and self._hparams:
+            self._put(summary={"value": [_session_end(event["reason"])]})
+
+    def show_examples(self, step: int, predictions: Predictions) -> None:
+        if step >= self._next(EXAMPLES) and len(predictions.shown):
+            from shoal.report.picture import sheet
+
+            png, width, height = sheet(predictions)
+            image = {"width": width, "height": height, "colorspace": 3, "encoded_image_string": png}
+            self._add(step, {EXAMPLES: {"image": image}})
+
+    def show_histograms(self, step: int, histograms: Mapping[str, Histogram]) -> None:
+        self._add(step, {tag: _histogram(histogram) for tag, histogram in histograms.items()})
+
+    def _next(self, tag: str) -> int:
+        """The first step for which the tag may still be written."""
+        return self._next_step.get(tag, self._first_step)
+
+    def _add(self, step: int, values: Mapping[str, dict[str, Any]]) -> None:
+        fresh = {tag: value for tag, value in values.items() if step >= self._next(tag)}
+        self._next_step.update(dict.fromkeys(fresh, step + 1))
+        if fresh:
+            self._put(step=step, summary={"value": [{"tag": tag, **value} for tag, value in fresh.items()]})
+
+    def _put(self, **fields: Any) -> None:
+        if self._closed:
             return
         try:
             file = self._file or self._begin()
-            file.write(_record(step=step, summary={"value": values}))
+            file.write(_record(**fields))
             file.flush()
         except OSError as error:
             raise ShoalError(f"{self._folder}: cannot be written ({error.strerror})") from None
@@ -82,6 +119,8 @@ class TensorBoard(Sink):
         self._file = open(self._folder / name, "xb")  # noqa: SIM115 - closed by close()
         self._file.write(_record(file_version="brain.Event:2"))
         self._file.write(_record(step=self._first_step, session_log={"status": "START"}))
+        if self._hparams:
+            self._file.write(_record(summary={"value": [_session_start(self._hparams | {"workers": self._workers})]}))
         return self._file
 
 
@@ -91,17 +130,58 @@ def _stamp(folder: Path) -> int:
     return max([int(time.time()), *(int(match[1]) + 1 for match in found if match)])
 
 
-def _histogram(counts: list[int]) -> dict[str, Any]:
-    """As TensorBoard's HistogramProto; a bucket ends half-way between two numbers."""
-    values = [value for value, count in enumerate(counts) if count]
+def _histogram(histogram: Histogram) -> dict[str, Any]:
+    """As TensorBoard's HistogramProto."""
     return {
-        "min": float(min(values, default=0)),
-        "max": float(max(values, default=0)),
-        "num": float(sum(counts)),
-        "sum": float(sum(value * count for value, count in enumerate(counts))),
-        "sum_squares": float(sum(value * value * count for value, count in enumerate(counts))),
-        "bucket_limit": [value + 0.5 for value in range(-1, len(counts))],
-        "bucket": [0.0, *map(float, counts)],
+        "histo": {
+            "min": histogram.least,
+            "max": histogram.most,
+            "num": float(histogram.count),
+            "sum": histogram.total,
+            "sum_squares": histogram.squares,
+            "bucket_limit": histogram.limits,
+            "bucket": histogram.buckets,
+        }
+    }
+
+
+def _flat(group: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, bool | float | str]]:
+    """Keys as overrides write them; what is not set is left out."""
+    for key, value in group.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        elif value is not None:
+            yield f"{above}{key}", value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
+
+
+def _session_start(hparams: Mapping[str, bool | float | str]) -> dict[str, Any]:
+    from google.protobuf.struct_pb2 import Value
+
+    def held(value: bool | float | str) -> Value:
+        if isinstance(value, bool):
+            return Value(bool_value=value)
+        return Value(string_value=value) if isinstance(value, str) else Value(number_value=value)
+
+    values = {key: held(value) for key, value in hparams.items()}
+    return _session("session_start_info", hparams=values, start_time_secs=time.time())
+
+
+def _session_end(reason: str) -> dict[str, Any]:
+    from tensorboard.plugins.hparams import api_pb2
+
+    status = api_pb2.Status.Value(_STATUS.get(reason, "STATUS_UNKNOWN"))  # type: ignore[attr-defined]
+    return _session("session_end_info", status=status, end_time_secs=time.time())
+
+
+def _session(kind: str, **fields: Any) -> dict[str, Any]:
+    """A summary of the hparams plugin: all it says is in the metadata, the value is an empty tensor."""
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData  # type: ignore[attr-defined]
+
+    content = HParamsPluginData(version=0, **{kind: fields}).SerializeToString()
+    return {
+        "tag": f"_hparams_/{kind}",
+        "metadata": {"plugin_data": {"plugin_name": "hparams", "content": content}},
+        "tensor": {"dtype": "DT_FLOAT", "tensor_shape": {"dim": [{"size": 0}]}},
     }
 
 
