@@ -44,7 +44,15 @@ def bits(folder: Path) -> dict[str, Any]:
         "ema": (path / "ema.safetensors").read_bytes(),
         "optimizer": _bytes(state["optimizer"]),
         "meters": _bytes(state["meters"]),
+        "predictions": _predictions(run),
     }
+
+
+def _predictions(run: Run) -> bytes | None:
+    """Of the best validation, where its checkpoint is this run's own."""
+    best = run.read_best()
+    path = run.predictions(int(best["step"])) if best else None
+    return path.read_bytes() if path is not None and path.exists() else None
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

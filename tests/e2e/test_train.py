@@ -18,6 +18,7 @@ from warm import warm
 
 from shoal.base.run import Run
 from shoal.recipe.load import load
+from shoal.report.predictions import Predictions
 from shoal.train import checkpoint
 
 NUMBER = r"\d+\.\d+"
@@ -63,6 +64,7 @@ def test_the_table_and_nothing_else_is_on_stdout(two: Finished) -> None:
     assert rows["top-1"] == (f"{val['top1']:.4f}  ({val['correct1']} correct, n = 359, step {STEPS}, averaged weights)")
     assert rows["checkpoint"] == str(run.checkpoint(STEPS))
     assert rows["curves"] == str(run.curves)
+    assert rows["report"] == str(run.report)
 
 
 # --- what it leaves
@@ -77,6 +79,7 @@ def test_the_run_folder(two: Finished) -> None:
         "environment.json",
         "metrics.jsonl",
         "tensorboard",
+        "report.html",
         "logs",
         "checkpoints",
         "curves.png",
@@ -91,9 +94,35 @@ def test_the_run_folder(two: Finished) -> None:
     assert "localhost worker-1" in plan
 
 
+def test_what_the_best_validation_said_of_each_image(two: Finished) -> None:
+    run = Run(two.folder)
+    best = max(events(two.folder, "val"), key=lambda event: event["top1"])
+    held = Predictions.read(run.predictions(best["step"]))
+    assert (held.correct.sum(), held.correct5.sum(), held.known.sum()) == (
+        best["correct1"],
+        best["correct5"],
+        best["count"],
+    )
+    assert held.pictures.shape == (len(held.shown), 8, 8, 1)
+    page = run.report.read_text()
+    assert f"{best['correct5']:,} of {best['count']:,} images" in page and "The worst mistakes" in page
+
+
+def test_a_report_that_cannot_be_made_does_not_fail_the_training(recipe: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    run.report.mkdir(parents=True)
+    result = warm(tmp_path, "train", recipe, *SHORT, "monitor=3st", "--run", run.folder)
+    assert result.code == 0, result
+    assert re.search(r"^WARNING: no report: .*report\.html: cannot be written", result.err, re.MULTILINE), result
+    looks = events(run.folder, "monitor")
+    assert [look["step"] for look in looks] == [3, 6]
+    assert all(tensor["gradient_rms"] > 0 for look in looks for tensor in look["tensors"])
+
+
 def test_environment_json_holds_no_variables(two: Finished) -> None:
     held = json.loads(Run(two.folder).environment.read_text())
-    assert held.keys() == {"python", "torch", "numpy", "system", "cpu", "cores", "host", "device", "threads"}
+    versions = {"python", "shoal", "torch", "timm", "numpy"}
+    assert held.keys() == versions | {"system", "cpu", "cores", "host", "device", "threads"}
     assert held["threads"] == 1, "deterministic pins the threads"
 
 

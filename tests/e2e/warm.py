@@ -16,7 +16,16 @@ from pathlib import Path
 
 from program import CPU, LIMIT_S, Result
 
-PRELOAD = ["torch", "shoal.train.worker", "shoal.cli.train", "shoal.cli.eval", "shoal.report.plots", "timm.optim"]
+PRELOAD = [
+    "torch",
+    "shoal.train.worker",
+    "shoal.cli.train",
+    "shoal.cli.eval",
+    "shoal.report.plots",
+    "shoal.report.page",
+    "jinja2",
+    "timm.optim",
+]
 PRELOAD += ["matplotlib.figure", "matplotlib.backends.backend_agg", "tensorboard.compat.proto.event_pb2"]
 
 

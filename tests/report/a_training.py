@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from shoal.base.run import Run
+from shoal.recipe.load import dump, load
+from shoal.report.predictions import Predictions
 from shoal.report.sinks import Event, Sink
 from shoal.report.sinks.jsonl import Jsonl
 
@@ -47,4 +51,29 @@ def reported(folder: Path, *events: Event) -> Run:
     """A run folder in which these events were reported."""
     run = Run(folder)
     write_all(Jsonl(run, resume_step=None), *events)
+    return run
+
+
+def predictions() -> Predictions:
+    """Of twelve images of three classes, one without a label; three mistakes, and pictures of some."""
+    labels = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, -1], np.int32)
+    guesses = np.array([0, 1, 2, 0, 1, 2, 1, 1, 0, 0, 2, 1], np.int32)
+    sure = np.linspace(0.9, 0.6, len(labels)).astype(np.float32)
+    of_label = np.where(guesses == labels, sure, (1 - sure) / 4).astype(np.float32)
+    of_label[-1] = 0
+    others = (guesses[:, None] + [0, 1, 2]) % 3
+    probabilities = np.stack([sure, (1 - sure) * 0.75, (1 - sure) / 4], 1)
+    found = Predictions(("cat", "dog <b>", "ship"), labels, others, probabilities, of_label)
+    chosen = found.worth_a_look()
+    rng = np.random.default_rng(0)
+    return found.with_pictures(chosen, rng.integers(0, 256, (len(chosen), 6, 6, 3), dtype=np.uint8))
+
+
+def judged(folder: Path, *events: Event) -> Run:
+    """A run folder with these events, a recipe, and the predictions of its best validation, after step 23."""
+    run = reported(folder, *events)
+    run.recipe.write_text(dump(load("digits").recipe))
+    run.predictions(23).parent.mkdir(parents=True)
+    run.predictions(23).write_bytes(predictions().to_bytes())
+    run.write_best(23, 0.97493)
     return run

@@ -14,13 +14,16 @@ import termios
 from collections import Counter
 from fcntl import ioctl
 from pathlib import Path
+from typing import Any
 
 import pytest
-from a_training import END, EPOCH, SAVE, START, TRAIN, VAL, write_all
+from a_training import END, EPOCH, SAVE, START, TRAIN, VAL, predictions, write_all
+from PIL import Image
 
 import shoal
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
+from shoal.report.histogram import Histogram
 from shoal.report.sinks import Event, Sink, Sinks
 from shoal.report.sinks.console import Bar, Plain, console_sink
 from shoal.report.sinks.jsonl import Jsonl
@@ -197,6 +200,53 @@ def test_tensorboard_rises_strictly_across_resumes(tmp_path: Path) -> None:
     assert read["train/loss"] == [(10, 1), (20, 2), (30, 3), (50, 5)]
     assert [step for step, _ in read["learning_rate"]] == [10, 20, 30, 40, 50]
     assert [step for step, _ in read["val/top1"]] == [23]
+
+
+def read_back(run: Run) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(run.tensorboard)).Reload()
+
+
+def test_tensorboard_shows_examples_and_histograms_once_per_step(tmp_path: Path) -> None:
+    run, held = Run(tmp_path), predictions()
+    counts = Histogram.of_counts([3, 0, 1])
+    with TensorBoard(run, resume_step=None) as sink:
+        for step in (23, 46, 46):
+            sink.show_examples(step, held)
+            sink.show_histograms(step, {"weights/a": counts, "gradients/a": counts})
+        sink.show_examples(69, held.with_pictures(held.shown[:0], held.pictures[:0]))
+    read = read_back(run)
+    assert sorted(read.Tags()["histograms"]) == ["gradients/a", "weights/a"]
+    told = [(event.step, event.histogram_value) for event in read.Histograms("weights/a")]
+    (step, of) = told[-1]
+    assert step == 46
+    assert (of.min, of.max, of.num, of.sum, of.sum_squares) == (0, 2, 4, 2, 4)
+    with TensorBoard(run, resume_step=23) as sink:
+        sink.show_examples(23, held)
+        sink.show_examples(46, held)
+    read = read_back(run)
+    images = read.Images("val/examples")
+    assert [image.step for image in images] == [23, 46]
+    picture = Image.open(io.BytesIO(images[0].encoded_image_string))
+    assert picture.size == (images[0].width, images[0].height) == (4 * 112, 3 * 138)
+
+
+def test_tensorboard_has_the_recipe_and_the_end_as_hparams(tmp_path: Path) -> None:
+    from tensorboard.plugins.hparams import metadata
+
+    keys = {"optim.lr": 0.1, "batch": 64, "norm": "shard", "drop_last": False, "ema": None, "scale": [0.5, 1]}
+    for reason, status in (("length", 1), ("signal", 2)):
+        run = Run(tmp_path / reason)
+        write_all(TensorBoard(run, resume_step=None, hparams=keys), START, TRAIN, VAL, END | {"reason": reason})
+        read = read_back(run)
+        content = read.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+        told = metadata.parse_session_start_info_plugin_data(content).hparams
+        assert {key: getattr(value, value.WhichOneof("kind")) for key, value in told.items()} == {
+            "optim.lr": 0.1, "batch": 64, "norm": "shard", "drop_last": False, "scale": "[0.5, 1]", "workers": 2,
+        }  # fmt: skip
+        content = read.SummaryMetadata(metadata.SESSION_END_INFO_TAG).plugin_data.content
+        assert metadata.parse_session_end_info_plugin_data(content).status == status
 
 
 def test_tensorboard_makes_nothing_before_the_first_scalar(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from a_training import END, EPOCH, SAVE, START, TRAIN, VAL, reported
 
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
-from shoal.report.tables import best, last, summary, table
+from shoal.report.tables import best, last, seconds, summary, table
 
 
 def test_table_sets_numbers_to_the_right() -> None:
@@ -80,6 +80,11 @@ def test_summary_just_started_stopped_or_empty(tmp_path: Path) -> None:
     assert shown(stopped)["epochs"] == "0.8901 of 2, stopped by a signal"
     with pytest.raises(ShoalError, match="no training has reported here yet"):
         summary(Run(tmp_path / "c"))
+
+
+def test_seconds_are_told_in_the_units_they_fill() -> None:
+    shown = [seconds(value) for value in (None, 1.25, 167.0, 236.4, 3599.4, 3599.6, 7229.0)]
+    assert shown == ["-", "1.2 s", "2 min 47 s", "3 min 56 s", "59 min 59 s", "1 h 00 min", "2 h 00 min"]
 
 
 def test_last_and_best() -> None:

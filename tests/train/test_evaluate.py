@@ -13,7 +13,7 @@ from shoal.data.batches import Batch
 from shoal.data.source import Held
 from shoal.data.sources.synthetic import Synthetic
 from shoal.step.gang import Alone, Gang
-from shoal.train.evaluate import Score, evaluate
+from shoal.train.evaluate import Score, evaluate, judge
 
 IMAGES, CLASSES = 23, 7
 
@@ -74,3 +74,48 @@ def test_nothing_labelled_is_no_division_by_zero():
     data = validation()
     data.labels = np.full_like(data.labels, -1)
     assert evaluate(logits_of, data, Augment(), 4, Alone()) == Score(0.0, 0, 0, 0)
+
+
+# --- what is said of each image
+
+
+def judged(gang: Gang, eval_batch: int) -> bytes:
+    return judge(logits_of, validation(), Augment(), eval_batch, gang)[1].to_bytes()
+
+
+def test_predictions_have_the_same_bits_from_any_number_of_workers(gang_pool: GangPool):
+    (alone,) = gang_pool.run(judged, 1, 4)
+    assert gang_pool.run(judged, 2, 4) == [alone] * 2
+    assert gang_pool.run(judged, 3, 4) == [alone] * 3
+
+
+def test_predictions_agree_with_the_counts_and_with_the_mathematics():
+    data = validation()
+    told, found = judge(exact_logits_of, data, Augment(), 10, Alone())
+    assert (found.correct.sum(), found.correct5.sum(), found.known.sum()) == (told.correct1, told.correct5, told.count)
+    assert found.classes == data.classes and np.array_equal(found.labels, data.labels)
+    whole = Batch(torch.from_numpy(data.images), torch.from_numpy(data.labels), torch.arange(IMAGES), IMAGES)
+    probabilities = exact_logits_of(whole).softmax(1)
+    best = probabilities.topk(5)
+    assert np.array_equal(found.guesses, best.indices.numpy())
+    assert np.array_equal(found.probabilities, best.values.float().numpy())
+    known = found.known
+    of_label = probabilities[torch.from_numpy(known), data.labels[known]]
+    assert np.array_equal(found.label_probabilities[known], of_label.float().numpy())
+    assert not found.label_probabilities[~known].any()
+
+
+def test_equal_logits_are_guessed_in_the_order_of_classes_as_the_counts_have_it():
+    data = validation()
+    told, found = judge(lambda batch: torch.zeros(len(batch.images), CLASSES), data, Augment(), 10, Alone())
+    assert found.guesses.tolist() == [[0, 1, 2, 3, 4]] * IMAGES
+    assert (found.correct.sum(), found.correct5.sum()) == (told.correct1, told.correct5)
+
+
+def test_fewer_classes_than_guesses_and_logits_that_are_no_numbers():
+    data = validation()
+    data.labels %= 3
+    told, found = judge(lambda batch: torch.ones(len(batch.images), 3), data, Augment(), 10, Alone())
+    assert found.guesses.shape == (IMAGES, 3) and told.correct5 == told.count == found.correct5.sum()
+    told, found = judge(lambda batch: torch.full((len(batch.images), 3), torch.nan), data, Augment(), 10, Alone())
+    assert told.correct1 == found.correct.sum() == 0 and found.confusion().sum() == 0

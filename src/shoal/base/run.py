@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from shoal.base.errors import ShoalError, UsageError
 from shoal.base.files import write_whole
 
 _CHECKPOINT = re.compile(r"^step-(\d{8})$")
+_KIND = re.compile(rb'\{"event": "(\w+)"')
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,11 @@ class Run:
     def began(self) -> bool:
         return self.recipe.exists()
 
+    @property
+    def trained(self) -> bool:
+        """Whether a training was begun here, and not only its recipe written; it may have died at once."""
+        return self.recipe.is_file() and (self.metrics.is_file() or self.log("worker", 0).parent.is_dir())
+
     def make(self) -> None:
         """Makes the folder; UsageError when its place cannot hold one."""
         try:
@@ -158,18 +165,27 @@ class Run:
     def write_best(self, step: int, top1: float) -> None:
         write_whole(self.best, json.dumps({"step": step, "top1": top1}))
 
-    def read_metrics(self) -> list[dict]:
-        """All events so far, oldest first; a last line cut by a crash is left out."""
+    def read_metrics(self, kinds: Collection[str] | None = None) -> list[dict]:
+        """All events so far, or those of some kinds, oldest first; a last line cut by a crash is left out.
+
+        ShoalError names a damaged line (among those of these kinds, which are found without reading the others)."""
         if not self.metrics.exists():
             return []
         lines = self.metrics.read_bytes().splitlines()  # bytes: a cut may lie inside a character
         events = []
         for number, line in enumerate(lines, 1):
+            kind = _KIND.match(line)
+            if kinds is not None and kind and kind[1].decode() not in kinds:
+                continue
             try:
-                events.append(json.loads(line))
+                event = json.loads(line)
             except ValueError:
-                if number < len(lines):
-                    raise ShoalError(f"{self.metrics}:{number}: not a JSON line") from None
+                event = None
+            if isinstance(event, dict):
+                if kinds is None or event.get("event") in kinds:
+                    events.append(event)
+            elif number < len(lines):
+                raise ShoalError(f"{self.metrics}:{number}: not a JSON line of an event")
         return events
 
 

@@ -1,4 +1,4 @@
-"""`shoal list`: what comes with Shoal: recipes, models, and the parts of each seam with all their options."""
+"""`shoal list`: what comes with Shoal: recipes, models, and the parts of each seam with all their options; and runs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ KINDS = {
     "precisions": "number formats (recipe key `precision`)",
     "strategies": "how workers agree (recipe key `strategy`)",
     "launchers": "where workers run (`shoal train RECIPE --launcher NAME`)",
+    "runs": "trainings below a folder, the newest first (`shoal list runs [FOLDER]`)",
 }
 
 
-@click.command("list", short_help="List recipes, models, or the parts of a seam.")
+@click.command("list", short_help="List recipes, models, the parts of a seam, or runs.")
 @click.argument("what", required=False)
 @click.argument("name", required=False)
 def command(what: str | None, name: str | None) -> None:
@@ -37,6 +38,7 @@ def command(what: str | None, name: str | None) -> None:
     shoal list                  the kinds of things there are
     shoal list optims           all optimizers, with every option, its type and its default
     shoal list optims sgd       this one alone
+    shoal list runs FOLDER      trainings below a folder (here, where none is named), with their results
     """
     if what is None:
         lines = _kinds()
@@ -47,6 +49,8 @@ def command(what: str | None, name: str | None) -> None:
             instead = f"shoal show {name}" if what == "recipes" else f"shoal show RECIPE model={name}"
             raise UsageError(f"shoal list {what} takes no name; to see one: {instead}")
         lines = _recipes() if what == "recipes" else _models()
+    elif what == "runs":
+        lines = _runs(name or ".")
     else:
         lines = _parts(what, name)
     for line in lines:
@@ -82,6 +86,21 @@ def _models() -> Iterator[str]:
     yield ""
     yield "Options of every model:"
     yield from _options(Model, _keys(Model))
+
+
+def _runs(folder: str) -> Iterator[str]:
+    from pathlib import Path
+
+    from shoal.report.runs import HEADER, find, rows
+    from shoal.report.tables import table
+
+    place = Path(folder)
+    if not place.is_dir():
+        raise UsageError(f"{folder}: no such folder; shoal list runs FOLDER finds runs below it")
+    found = find(place)
+    if not found:
+        raise UsageError(f"no runs at or below {folder}; a run is a folder that `shoal train` made")
+    yield table(list(rows(found)), HEADER)
 
 
 def _parts(seam: str, name: str | None) -> Iterator[str]:

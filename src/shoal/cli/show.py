@@ -1,4 +1,4 @@
-"""`shoal show`: a recipe or a run, resolved; or the schema of recipes for editors."""
+"""`shoal show`: a recipe, resolved; what a run came to; or the schema of recipes for editors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from shoal.base.errors import UsageError
+from shoal.base.run import Run
 
 
-@click.command("show", short_help="Print a recipe or a run, resolved; or the schema for editors.")
+@click.command("show", short_help="Print a recipe, resolved; what a run came to; or the schema for editors.")
 @click.argument("recipe", required=False)
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON Schema of recipes, for editors.")
@@ -24,7 +25,7 @@ def command(recipe: str | None, overrides: tuple[str, ...], as_schema: bool) -> 
         click.echo(_schema())
     elif recipe is None:
         raise UsageError("which recipe? `shoal list recipes` names those that come with Shoal")
-    elif _is_run(Path(recipe)):
+    elif Run(Path(recipe)).trained:
         if overrides:
             raise UsageError(
                 f"{recipe} is a run, and what it trained cannot be changed; to see its recipe with changes: "
@@ -47,15 +48,10 @@ def _recipe(reference: str, overrides: tuple[str, ...]) -> None:
     click.echo(opening(path) + dump(loaded.recipe), nl=False)
 
 
-def _is_run(folder: Path) -> bool:
-    return (folder / "recipe.yaml").is_file() and (folder / "metrics.jsonl").is_file()
-
-
 def _run(folder: Path) -> str:
-    from shoal.base.run import Run
-    from shoal.report.tables import summary
+    from shoal.report.terminal import told
 
-    return summary(Run(folder))
+    return told(Run(folder))
 
 
 def _schema() -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError, did_you_mean
+from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError, did_you_mean, first_line
 from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
 from shoal.cli.seconds import Seconds
 
@@ -377,16 +377,25 @@ def _join(loaded: Loaded, run: Run, world: Any, resume: str, allow: tuple[str, .
 
 def _finish(run: Run, code: int, again: list[str]) -> int:
     """What a person sees last: the result and where it lies, or how to go on. again: what was trained, as words."""
-    if code == DONE:
-        from shoal.report.plots import curves
-        from shoal.report.tables import summary
-
-        try:
-            curves(run)
-        except Exception as error:  # a picture that cannot be drawn is no reason to call the training failed
-            print(f"WARNING: no curves: {error}", file=sys.stderr)
-        click.echo(summary(run))
-    elif code in (REQUEUE, INTERRUPTED) and run.steps_saved():
+    if code in (REQUEUE, INTERRUPTED) and run.steps_saved():
         command = shlex.join(["shoal", "train", *again, "--run", str(run.folder)])
         click.echo(f"Stopped; the state after step {run.steps_saved()[-1]} is saved. Go on with: {command}", err=True)
+    _draw(run, tell=code == DONE)
+    if code == DONE:
+        from shoal.report.tables import summary
+
+        click.echo(summary(run))
     return code
+
+
+def _draw(run: Run, *, tell: bool) -> None:
+    """Curves and report; that they cannot be made is no reason to call the training failed. tell: say why."""
+    from shoal.report.page import write
+    from shoal.report.plots import curves
+
+    for what, make in (("curves", lambda: curves(run)), ("report", lambda: write([run]))):
+        try:
+            make()
+        except Exception as error:
+            if tell:
+                print(f"WARNING: no {what}: {first_line(error)}", file=sys.stderr)

@@ -101,8 +101,8 @@ class Chart:
         parts = "".join(self._parts())
         return Markup(
             f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-            f'aria-labelledby="{identity}-t {identity}-d"><title id="{identity}-t">{escape(self.title)}: '
-            f'{escape(self.y_label)} over {escape(self.x_label)}</title><desc id="{identity}-d">'
+            f'aria-labelledby="{identity}-t {identity}-d"><title id="{identity}-t">{escape(self.title)} '
+            f'over {escape(self.x_label)}</title><desc id="{identity}-d">'
             f"{escape(self.description)}</desc>{parts}</svg>"
         )
 
@@ -135,7 +135,8 @@ class Chart:
         if line.marks or len(line.points) == 1:
             for x, point in zip(xs, line.points, strict=True):
                 told = f"{escape(line.name)}: {number(point.y)} at {number(point.x)} {escape(self.x_label)}"
-                yield f'<circle class="c{style}" cx="{x}" cy="{ys.place(point.y):.1f}" r="3"><title>{told}</title></circle>'
+                y = ys.place(point.y)
+                yield f'<circle class="c{style}" cx="{x}" cy="{y:.1f}" r="3"><title>{told}</title></circle>'
 
 
 class _Axis(NamedTuple):

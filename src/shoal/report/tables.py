@@ -113,14 +113,14 @@ def _pace(events: Sequence[Event]) -> list[tuple[str, str]]:
         return []
     rows = [
         ("speed", f"{_figure(told['images_per_s'], ',.1f')} images/s"),
-        ("time trained", _seconds(told["trained_s"])),
+        ("time trained", seconds(told["trained_s"])),
         ("waiting for data", f"{_figure(told['wait_share'], '.1%')} of it"),
     ]
     if told["event"] == "end":
-        rows[2:2] = [("validating, saving", _seconds(told["paused_s"]))]
+        rows[2:2] = [("validating, saving", seconds(told["paused_s"]))]
         rows += [
-            ("to first step", f"{_seconds(told['first_step_s'])} from process start"),
-            ("whole program", _seconds(told["program_s"])),
+            ("to first step", f"{seconds(told['first_step_s'])} from process start"),
+            ("whole program", seconds(told["program_s"])),
         ]
     return rows
 
@@ -130,9 +130,8 @@ def _places(run: Run) -> list[tuple[str, str]]:
     rows = [("checkpoint", str(run.checkpoint(saved[-1])))] if saved else []
     if kept is not None and kept["step"] in saved[:-1]:
         rows.append(("best checkpoint", str(run.checkpoint(int(kept["step"])))))
-    rows += [
-        (name, str(path)) for name, path in (("curves", run.curves), ("tensorboard", run.tensorboard)) if path.exists()
-    ]
+    made = {"report": run.report, "curves": run.curves, "tensorboard": run.tensorboard}
+    rows += [(name, str(path)) for name, path in made.items() if path.exists()]
     return [*rows, ("metrics", str(run.metrics))]
 
 
@@ -140,11 +139,11 @@ def _figure(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _seconds(value: float | None) -> str:
+def seconds(value: float | None) -> str:
     if value is None:
         return "-"
     if value < 120:
         return f"{value:.1f} s"
-    if value < 3600:
-        return "{} min {:02} s".format(*divmod(int(value), 60))
-    return "{} h {:02} min".format(*divmod(int(value / 60), 60))
+    if round(value) < 3600:
+        return "{} min {:02} s".format(*divmod(round(value), 60))
+    return "{} h {:02} min".format(*divmod(round(value / 60), 60))

@@ -19,7 +19,7 @@ from shoal.base.world import World
 from shoal.kvstore.client import RolledBack
 from shoal.launch.pulse import LONG, MEETS, OPENS, Pulse
 from shoal.launch.report import report_error
-from shoal.recipe.load import Loaded, plain
+from shoal.recipe.load import Loaded, flat
 from shoal.recipe.recipe import Recipe
 from shoal.report.sinks import Sink, Sinks
 from shoal.report.sinks.console import Plain, console_sink
@@ -148,7 +148,7 @@ def _sinks(recipe: Recipe, run: Run, world: World | None, gang: Gang, step: int 
     if world is None or world.launcher != "shoal":
         run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)
         sinks.append(Plain(open(run.log("worker", 0), "a", encoding="utf-8")))  # noqa: SIM115  (closed with the process)
-    board = TensorBoard(run, resume_step=step, hparams=plain(recipe))
+    board = TensorBoard(run, resume_step=step, hparams=flat(recipe))
     return Sinks([*sinks, Jsonl(run, resume_step=step), board])
 
 

@@ -13,7 +13,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -47,7 +47,7 @@ _STATUS = {"length": "STATUS_SUCCESS", "desired_accuracy": "STATUS_SUCCESS", "si
 class TensorBoard(Sink):
     """Writes what it is told; x is the step (optimizer steps done), strictly rising per tag.
 
-    hparams: the recipe's keys, in groups; TensorBoard's table of runs has a column for each. No file tells what columns
+    hparams: the recipe's keys; TensorBoard's table of runs has a column for each. No file tells what columns
     there are: TensorBoard then takes those of all runs it finds, which may differ. `resume_step` as for Jsonl. What
     earlier processes wrote beyond it (all, for None) is not erased but declared void
     by a SessionLog START message, which TensorBoard honours on reading.
@@ -55,7 +55,7 @@ class TensorBoard(Sink):
 
     def __init__(self, run: Run, *, resume_step: int | None, hparams: Mapping[str, Any] | None = None) -> None:
         self._folder = run.tensorboard
-        self._hparams = dict(_flat(hparams or {}))
+        self._hparams = {key: value for key, value in (hparams or {}).items() if value is not None}
         self._first_step = 0 if resume_step is None else resume_step + 1
         self._next_step: dict[str, int] = {}
         self._workers = 1
@@ -145,22 +145,15 @@ def _histogram(histogram: Histogram) -> dict[str, Any]:
     }
 
 
-def _flat(group: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, bool | float | str]]:
-    """Keys as overrides write them; what is not set is left out."""
-    for key, value in group.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        elif value is not None:
-            yield f"{above}{key}", value if isinstance(value, (bool, int, float, str)) else json.dumps(value)
-
-
-def _session_start(hparams: Mapping[str, bool | float | str]) -> dict[str, Any]:
+def _session_start(hparams: Mapping[str, Any]) -> dict[str, Any]:
     from google.protobuf.struct_pb2 import Value
 
-    def held(value: bool | float | str) -> Value:
+    def held(value: Any) -> Value:
         if isinstance(value, bool):
             return Value(bool_value=value)
-        return Value(string_value=value) if isinstance(value, str) else Value(number_value=value)
+        if isinstance(value, (int, float)):
+            return Value(number_value=value)
+        return Value(string_value=value if isinstance(value, str) else json.dumps(value))
 
     values = {key: held(value) for key, value in hparams.items()}
     return _session("session_start_info", hparams=values, start_time_secs=time.time())
