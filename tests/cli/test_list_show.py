@@ -90,6 +90,8 @@ def test_options_of_a_group_are_written_as_overrides_are():
         (["show", "digit"], "no recipe called 'digit'; did you mean 'digits'?"),
         (["show", "digits", "batch=x"], "command line: batch: expected a whole number"),
         (["show", "--schema", "digits"], "--schema is the same for all recipes"),
+        (["report", "nowhere"], "nowhere: no such folder; to find runs: shoal list runs FOLDER"),
+        (["report", "/"], "/: not a run; to find runs"),
     ],
 )
 def test_what_is_refused_says_what_would_be_right(words: list[str], told: str):
@@ -148,6 +150,10 @@ except SystemExit as end:
         (["train", "digit"], 2),
         (["train", "digits", "batch=x", "lenght=3"], 2),
         (["lst"], 2),
+        (["report", "--help"], 0),
+        (["report"], 2),
+        (["report", "digits"], 2),
+        (["list", "runs", "nowhere"], 2),
     ],
     ids=str,
 )

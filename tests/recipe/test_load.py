@@ -139,8 +139,8 @@ def test_all_faults_come_at_once_with_their_places():
     text = RECIPE.replace("batch: 64", "batch: many\nnorms: shard").replace("momentum: 0.8", "momentum: 2")
     assert faults("optim.lr=fast", "strategy=dpd", text=text) == [
         "my.yaml:7: norms: unknown key; did you mean 'norm'? (known: accumulate, batch, batch_per_worker, data, "
-        "desired_accuracy, drop_last, ema, eval_every, keep_last, length, log_every, model, norm, optim, precision, "
-        "save_every, schedule, seed, shards, strategy, task)",
+        "desired_accuracy, drop_last, ema, eval_every, keep_last, length, log_every, model, monitor, norm, optim, "
+        "precision, save_every, schedule, seed, shards, strategy, task)",
         "command line: optim.lr: expected a number >= 0, got 'fast'",
         "my.yaml:5: optim.momentum: expected a number >= 0 and < 1, got 2",
         "my.yaml:6: batch: expected a whole number >= 1 or null, got 'many'",

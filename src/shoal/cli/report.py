@@ -21,6 +21,11 @@ def command(runs: tuple[Path, ...], out: Path | None) -> None:
     Of several, it compares them. Runs may be done, under way or broken off; making the page changes nothing else.
     """
     from shoal.base.run import Run
+    from shoal.report.reading import check
+
+    found = [Run(run) for run in runs]
+    for run in found:
+        check(run)  # before anything heavier is imported
     from shoal.report.page import write
 
-    click.echo(write([Run(run) for run in runs], out or (Path("report.html") if len(runs) > 1 else None)))
+    click.echo(write(found, out or (Path("report.html") if len(runs) > 1 else None)))

@@ -7,6 +7,7 @@ import os
 import secrets
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -380,22 +381,27 @@ def _finish(run: Run, code: int, again: list[str]) -> int:
     if code in (REQUEUE, INTERRUPTED) and run.steps_saved():
         command = shlex.join(["shoal", "train", *again, "--run", str(run.folder)])
         click.echo(f"Stopped; the state after step {run.steps_saved()[-1]} is saved. Go on with: {command}", err=True)
-    _draw(run, tell=code == DONE)
     if code == DONE:
+        from shoal.report.plots import curves
         from shoal.report.tables import summary
 
+        _try("curves", lambda: curves(run))
+        _try("report", lambda: _report(run))
         click.echo(summary(run))
+    elif run.metrics.exists():
+        _try("report", lambda: _report(run))
     return code
 
 
-def _draw(run: Run, *, tell: bool) -> None:
-    """Curves and report; that they cannot be made is no reason to call the training failed. tell: say why."""
+def _report(run: Run) -> None:
     from shoal.report.page import write
-    from shoal.report.plots import curves
 
-    for what, make in (("curves", lambda: curves(run)), ("report", lambda: write([run]))):
-        try:
-            make()
-        except Exception as error:
-            if tell:
-                print(f"WARNING: no {what}: {first_line(error)}", file=sys.stderr)
+    write([run])
+
+
+def _try(what: str, make: Callable[[], object]) -> None:
+    """That a picture or a page cannot be made is no reason to call the training failed."""
+    try:
+        make()
+    except Exception as error:
+        print(f"WARNING: no {what}: {first_line(error)}", file=sys.stderr)

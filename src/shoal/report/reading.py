@@ -33,9 +33,7 @@ class Reading:
     @staticmethod
     def of(run: Run) -> Reading:
         """UsageError where no run is; ShoalError where metrics are damaged."""
-        if not run.trained:
-            kind = "not a run" if run.folder.exists() else "no such folder"
-            raise UsageError(f"{shown_path(run.folder)}: {kind}; to find runs: shoal list runs FOLDER")
+        check(run)
         owner = run.claimed_by()
         return Reading(run, tuple(run.read_metrics()), owner if owner and owner[0] != os.getpid() else None)
 
@@ -124,6 +122,13 @@ class Reading:
             errors = [line for line in lines if line.startswith("ERROR")]
             found = errors[-1] if errors else found or (lines[-1] if lines else "")
         return found.strip()[:_WORDS]
+
+
+def check(run: Run) -> None:
+    """UsageError where no training was begun."""
+    if not run.trained:
+        kind = "not a run" if run.folder.exists() else "no such folder"
+        raise UsageError(f"{shown_path(run.folder)}: {kind}; to find runs: shoal list runs FOLDER")
 
 
 def _tail(path: os.PathLike[str], most: int = 1 << 16) -> list[str]:

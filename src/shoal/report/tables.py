@@ -130,9 +130,8 @@ def _places(run: Run) -> list[tuple[str, str]]:
     rows = [("checkpoint", str(run.checkpoint(saved[-1])))] if saved else []
     if kept is not None and kept["step"] in saved[:-1]:
         rows.append(("best checkpoint", str(run.checkpoint(int(kept["step"])))))
-    made = {"report": run.report, "curves": run.curves, "tensorboard": run.tensorboard}
-    rows += [(name, str(path)) for name, path in made.items() if path.exists()]
-    return [*rows, ("metrics", str(run.metrics))]
+    made = {"tensorboard": run.tensorboard, "metrics": run.metrics, "curves": run.curves, "report": run.report}
+    return [*rows, *((name, str(path)) for name, path in made.items() if path.exists())]
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -202,7 +202,8 @@ class Trainer:
             )
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
-            self.best_top1, self.best_step, self._predictions = score.top1, self.clock.step, predictions
+            self.best_top1, self.best_step = score.top1, self.clock.step
+            self._predictions = predictions if self.gang.rank == 0 else None
         self.tell(
             "val",
             loss=score.loss,
