@@ -386,7 +386,20 @@ def _finish(run: Run, code: int, again: list[str]) -> int:
         except Exception as error:  # a picture that cannot be drawn is no reason to call the training failed
             print(f"WARNING: no curves: {error}", file=sys.stderr)
         click.echo(summary(run))
+        _tell_why(run)
     elif code in (REQUEUE, INTERRUPTED) and run.steps_saved():
         command = shlex.join(["shoal", "train", *again, "--run", str(run.folder)])
         click.echo(f"Stopped; the state after step {run.steps_saved()[-1]} is saved. Go on with: {command}", err=True)
     return code
+
+
+def _tell_why(run: Run) -> None:
+    from shoal.base.errors import ShoalError
+    from shoal.study.spent import Spent
+    from shoal.study.why import Why
+
+    try:
+        lines = Why.of(Spent.of(run)).lines()
+    except ShoalError:  # too short to have told of any time
+        return
+    click.echo("\n".join(["", *lines, f"More     shoal why {shlex.quote(str(run.folder))}"]))

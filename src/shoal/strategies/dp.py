@@ -68,5 +68,5 @@ class Dp(Strategy, frozen=True, kw_only=True):
             devices = [gang.device] * count
         on_host = self.kvstore == "local" or (self.kvstore == "auto" and gpus() < 4)
         return DevicesRig(
-            model, make_optimizer, task, precision, spec, devices, on_host=on_host, in_tree=self.deterministic
+            model, make_optimizer, task, precision, gang, spec, devices, on_host=on_host, in_tree=self.deterministic
         )

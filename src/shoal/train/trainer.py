@@ -25,12 +25,17 @@ from shoal.launch.pulse import LONG, Pulse
 from shoal.recipe.load import plain
 from shoal.report.sinks import Sink
 from shoal.step.meters import Meters, Metrics
+from shoal.step.stopwatch import INPUT, OTHER
 from shoal.strategies import Resliced
 from shoal.train import checkpoint
 from shoal.train.evaluate import Score, evaluate
 from shoal.train.progress import Progress
 from shoal.train.setup import Setup
 from shoal.train.signals import StopSignals
+from shoal.train.timing import Timing
+
+_MOST_TIMES = 50
+"""`time` events of a training: each is an exchange of its own."""
 
 
 class Trainer:
@@ -55,6 +60,7 @@ class Trainer:
         )
         self.batches = self._make_batches(cut)
         self.meters = Meters(cut.shards, gang)
+        self._timing, self._timed_step = Timing(gang, together=not setup.rig.asynchronous), 0
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
         self.best_top1, self.best_step = -1.0, -1
         self.score: Score | None = None
@@ -86,7 +92,7 @@ class Trainer:
         return asked
 
     def _fit_together(self, signals: StopSignals) -> int:
-        clock, rig, pulse, asked = self.clock, self.rig, self.pulse, 0
+        clock, rig, pulse, watch, asked = self.clock, self.rig, self.pulse, self.gang.watch, 0
         steps = self.batches.steps(clock.step, clock.steps)
         try:
             for step in clock:
@@ -95,6 +101,7 @@ class Trainer:
                     steps.close()
                     steps = self._resliced()
                 pulse.beat("waits for data", step)
+                watch.to(INPUT)
                 batches = next(steps)
                 rig.ask = signals.ask
                 outputs = []
@@ -108,13 +115,16 @@ class Trainer:
                     steps.close()
                     steps = self._resliced()
                     continue
+                watch.to(OTHER)
                 if stepped:
                     for batch, output in outputs:
                         self.meters.add(batch, output)
-                for act in clock.tick():
-                    act()
+                watch.lap()
                 if self.first_step_at is None:
                     self.first_step_at = time.time()
+                    watch.reset()  # the first step is part of starting up
+                for act in clock.tick():
+                    act()
                 if asked:
                     clock.stop("signal")
         finally:
@@ -160,6 +170,14 @@ class Trainer:
         )
         self._logged_s, self._logged_images = clock.trained_s, clock.images
         self._logged_waited = self.batches.waited_s
+        if not self.rig.asynchronous and clock.step - self._timed_step >= clock.steps / _MOST_TIMES:
+            self.tell_time()
+
+    def tell_time(self) -> None:
+        """Where the workers' time went since the last time. A collective."""
+        figures, self._timed_step = self._timing.read(), self.clock.step
+        if figures:
+            self.tell("time", **figures)
 
     def end_epoch(self) -> None:
         metrics = self.meters.read_epoch()
@@ -172,7 +190,7 @@ class Trainer:
             return
         began = time.perf_counter()
         averaged = self.recipe.ema is not None
-        with self.clock.paused():
+        with self.clock.paused(), self.gang.watch.paused():
             self.rig.settle()
             self._check_finite(self.rig.model)
             score = evaluate(
@@ -214,7 +232,7 @@ class Trainer:
             return
         began = time.perf_counter()
         self.pulse.beat("saves", clock.step, LONG)
-        with clock.paused():
+        with clock.paused(), self.gang.watch.paused():
             self.rig.settle()
             self._check_finite(self.rig.model)
             weights = self.rig.state_dict()
