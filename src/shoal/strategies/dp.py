@@ -43,6 +43,9 @@ class Dp(Strategy, frozen=True, kw_only=True):
     def at_once(self, workers: int) -> int:
         return self.devices or gpus() or 1
 
+    def spread(self, count: int) -> tuple[tuple[str, ...], int]:
+        return (f"strategy.devices={count}",), 1
+
     def takes(self, workers: int, shards: int | str) -> bool:
         return workers == 1
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from shoal import __version__
 from shoal.base.errors import UsageError
 from shoal.base.host import cores
 from shoal.base.world import World
+from shoal.launch.facts import code_hash
 from shoal.strategies import Strategy
 from shoal.train import allocator
 
@@ -72,6 +74,8 @@ class Machine:
         import numpy
 
         return {
+            "shoal": __version__,
+            "code": code_hash(),
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": numpy.__version__,

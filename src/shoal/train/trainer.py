@@ -19,6 +19,7 @@ import torch
 
 from shoal.base.duration import Duration
 from shoal.base.errors import ShoalError
+from shoal.base.host import resident_peak
 from shoal.base.run import Run
 from shoal.data.batches import Batch, Batches
 from shoal.launch.pulse import LONG, Pulse
@@ -337,6 +338,7 @@ class Trainer:
         cpu_s: processor seconds of rank 0 in this sitting, from its first step to its last validation.
         """
         clock, score = self.clock, self.score
+        peak = self._peak_bytes()
         seconds = max(clock.trained_s, 1e-9)
         self.tell(
             "end",
@@ -354,7 +356,14 @@ class Trainer:
             best_top1=self.best_top1 if self.best_step >= 0 else None,
             best_step=self.best_step if self.best_step >= 0 else None,
             bytes_sent=self.rig.bytes_sent,
+            peak_bytes=peak,
         )
+
+    def _peak_bytes(self) -> int:
+        """Memory at its highest, of the worker that had most: the device's, on a CPU the process's. A collective."""
+        device = self.gang.device
+        held = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_peak()
+        return max(int(peak) for peak in self.gang.gather(torch.tensor(held, device=device)))
 
     def tell(self, event: str, **figures: Any) -> None:
         if self.gang.rank == 0:
