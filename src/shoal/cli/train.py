@@ -395,8 +395,8 @@ def _finish(run: Run, code: int, again: list[str]) -> int:
 
 def _tell_why(run: Run) -> None:
     from shoal.base.errors import ShoalError
-    from shoal.study.spent import Spent
-    from shoal.study.why import Why
+    from shoal.report.spent import Spent
+    from shoal.report.why import Why
 
     try:
         lines = Why.of(Spent.of(run)).lines()

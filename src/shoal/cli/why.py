@@ -17,8 +17,8 @@ def command(run: Path, as_json: bool) -> None:
     """
     from shoal.base.errors import UsageError
     from shoal.base.run import Run
-    from shoal.study.spent import Spent
-    from shoal.study.why import Why
+    from shoal.report.spent import Spent
+    from shoal.report.why import Why
 
     if not Run(run).began:
         raise UsageError(f"{run}: not a run folder (it has no recipe.yaml)")

@@ -1,1 +1,1 @@
-"""Studies: what the figures of one or many runs say: where time went, and what more workers cost and buy."""
+"""Studies: the same training spread in several ways, compared: what more workers cost and buy."""

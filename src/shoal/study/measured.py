@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
+from shoal.report.spent import Spent
 from shoal.report.tables import last
 from shoal.study.grid import Cell, Grid
-from shoal.study.spent import Spent
 from shoal.study.study import Study
 
 

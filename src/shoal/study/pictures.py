@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from shoal.base.errors import ShoalError
 from shoal.base.files import write_whole
 from shoal.base.run import Run
+from shoal.report.spent import PARTS
 from shoal.study.grid import Grid
 from shoal.study.measured import Row, Spread
-from shoal.study.spent import PARTS
 from shoal.study.study import Study
 from shoal.study.write import PICTURES
 

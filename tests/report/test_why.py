@@ -5,8 +5,8 @@ import pytest
 
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
-from shoal.study.spent import PARTS, Spent
-from shoal.study.why import Why
+from shoal.report.spent import PARTS, Spent
+from shoal.report.why import Why
 
 NONE = dict.fromkeys(("input", "transfer", "compute", "exchange", "waiting", "update", "other"), 0.0)
 

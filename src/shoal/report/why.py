@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.study.spent import PARTS, Slowest, Spent
+from shoal.report.spent import PARTS, Slowest, Spent
 
 Kind = Literal["input", "transfer", "exchange", "straggler", "uneven", "small batch", "validation", "checkpoint"]
 
