@@ -19,3 +19,12 @@ def gpus() -> int:
         return sum(entry[6:].isdigit() for entry in os.listdir("/dev") if entry.startswith("nvidia"))
     except OSError:
         return 0
+
+
+def resident_peak() -> int:
+    """Bytes of memory this process had at its highest."""
+    import resource
+    import sys
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

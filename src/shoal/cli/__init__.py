@@ -22,6 +22,8 @@ VERBS = {
     "report": "Make a page about a run, or about several side by side.",
     "launch": "Start any command on this machine or on many.",
     "ps": "List the processes of jobs, here and on other hosts.",
+    "scale": "Compare strategies and numbers of workers: a table, pictures, a verdict.",
+    "why": "Say where a run's time went and what held it back.",
     "stop": "Stop a job here and on other hosts.",
     "doctor": "Look whether hosts can run a job, and say what mends them.",
     "agent": None,

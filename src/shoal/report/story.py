@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from shoal.base.errors import ShoalError
 from shoal.report.confusion import Confusion
 from shoal.report.reading import Reading
 from shoal.report.shares import brake, shares
+from shoal.report.spent import Spent
 from shoal.report.tables import last, seconds
+from shoal.report.why import Why
 
 GAP = 0.05
 """By how much training images must be named better than new ones to be worth a word."""
@@ -122,14 +125,23 @@ def _pace(reading: Reading) -> Iterator[str]:
     held = brake(found)
     if held is None:
         yield (
-            f"Nothing held it back but the arithmetic: {percent(found[0].share)} of its time went into computing and "
-            f"exchanging gradients{speed}. More or faster workers would make it shorter."
+            f"Nothing held it back but the arithmetic: {percent(found[0].share)} of its time went into "
+            f"{found[0].name}{speed}. More or faster workers would make it shorter."
         )
     else:
         most = "Most" if held.share > 0.5 else "Much"
         yield f"{most} of its time, {percent(held.share)}, went into {held.name}{held.remedy}."
         if speed:
             yield f"It trained{speed}."
+    if (why := _why(reading)) is not None and why.brakes:
+        yield f"Its steps: {why.verdict}."
+
+
+def _why(reading: Reading) -> Why | None:
+    try:
+        return Why.of(Spent.of_events(reading.events, reading.run))
+    except ShoalError:
+        return None
 
 
 def _fit(reading: Reading) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed import distributed_c10d
 from shoal.base.errors import ShoalError, first_line
 from shoal.base.world import World
 from shoal.launch.meeting import check_neighbour
+from shoal.step.stopwatch import Stopwatch
 
 _MOST_NAMED = 8
 """Missing ranks that a message names."""
@@ -27,6 +29,11 @@ class Gang(ABC):
     device: torch.device
     num_servers: int = 0
     """Parameter servers beside the workers."""
+
+    @cached_property
+    def watch(self) -> Stopwatch:
+        """Where this member's time goes."""
+        return Stopwatch.of(self.device)
 
     @property
     def process(self) -> int:

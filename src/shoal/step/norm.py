@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from shoal.base.errors import ShoalError
 from shoal.step.gang import Gang
+from shoal.step.stopwatch import COMPUTE, EXCHANGE
 
 
 def norms(model: nn.Module) -> list[_BatchNorm]:
@@ -83,12 +84,16 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, gang: Gang) -> torch.Tensor:  # type: ignore[override]
         ctx.gang = gang
-        x = x.clone()
-        gang.sum(x)
-        return x
+        return _summed(x, gang)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        grad = grad.clone()
-        ctx.gang.sum(grad)
-        return grad, None
+        return _summed(grad, ctx.gang), None
+
+
+def _summed(x: torch.Tensor, gang: Gang) -> torch.Tensor:
+    gang.watch.to(EXCHANGE)
+    x = x.clone()
+    gang.sum(x)
+    gang.watch.to(COMPUTE)
+    return x

@@ -139,6 +139,10 @@ class Strategy(Part, frozen=True, kw_only=True):
         """Shards that so many workers compute at the same time; what `shards: auto` becomes."""
         return workers
 
+    def spread(self, count: int) -> tuple[tuple[str, ...], int]:
+        """(recipe changes, worker processes) that have `count` places compute."""
+        return (), count
+
     def takes(self, workers: int, shards: int | str) -> bool:
         """Whether that many workers can be used unasked; shards: the recipe's, or `auto`."""
         return isinstance(shards, str) or workers <= shards

@@ -43,6 +43,9 @@ class Dp(Strategy, frozen=True, kw_only=True):
     def at_once(self, workers: int) -> int:
         return self.devices or gpus() or 1
 
+    def spread(self, count: int) -> tuple[tuple[str, ...], int]:
+        return (f"strategy.devices={count}",), 1
+
     def takes(self, workers: int, shards: int | str) -> bool:
         return workers == 1
 
@@ -68,5 +71,5 @@ class Dp(Strategy, frozen=True, kw_only=True):
             devices = [gang.device] * count
         on_host = self.kvstore == "local" or (self.kvstore == "auto" and gpus() < 4)
         return DevicesRig(
-            model, make_optimizer, task, precision, spec, devices, on_host=on_host, in_tree=self.deterministic
+            model, make_optimizer, task, precision, gang, spec, devices, on_host=on_host, in_tree=self.deterministic
         )

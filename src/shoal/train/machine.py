@@ -14,6 +14,7 @@ from shoal import __version__
 from shoal.base.errors import UsageError
 from shoal.base.host import cores
 from shoal.base.world import World
+from shoal.launch.facts import code_hash
 from shoal.strategies import Strategy
 from shoal.train import allocator
 
@@ -74,8 +75,9 @@ class Machine:
         import numpy
 
         return {
-            "python": platform.python_version(),
             "shoal": __version__,
+            "code": code_hash(),
+            "python": platform.python_version(),
             "torch": torch.__version__,
             "timm": version("timm"),
             "numpy": numpy.__version__,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from shoal.data.batches import Batch
 from shoal.step.served import Served
+from shoal.step.stopwatch import EXCHANGE, INPUT, OTHER, WAITING
 from shoal.strategies.replicated.asynchronous import Account, AsyncRig
 from shoal.train.signals import StopSignals
 
@@ -51,12 +52,14 @@ class Stretches:
 
     def _stretch(self, step: int, end: int, signals: StopSignals) -> tuple[int, int]:
         """(ask, step reached): all shards up to it are done, by whomever."""
-        limit, asked = end * self._shards, 0
+        limit, asked, watch = end * self._shards, 0, self._gang.watch
         self._taken = step * self._shards
         while True:
             did = self._work(limit, None if asked else signals)
             self._trainer.pulse.beat("waits for the last shards", step, self._trainer.patience())
+            watch.to(WAITING)
             told = self._gang.roll_call([did, self._taken, signals.ask])
+            watch.lap()
             if not asked and (asked := max(ask for _, _, ask in told)):
                 # The step under way is finished by all, so that the next begins with a whole one.
                 limit = min(limit, -(-max(taken for _, taken, _ in told) // self._shards) * self._shards)
@@ -78,6 +81,7 @@ class Stretches:
 
     def _take(self, limit: int) -> tuple[int, Future[Batch | None]] | None:
         """The next position; its images are made while those before it are computed."""
+        self._gang.watch.to(EXCHANGE)
         position = self._rig.take(limit)
         if position is None:
             return None
@@ -86,6 +90,7 @@ class Stretches:
 
     def _prepared(self, coming: Future[Batch | None]) -> Batch | None:
         if not coming.done():
+            self._gang.watch.to(INPUT)
             began = perf_counter()
             coming.result()
             self._trainer.batches.waited_s += perf_counter() - began
@@ -96,9 +101,13 @@ class Stretches:
         trainer.pulse.beat("computes", step, trainer.patience())
         output = self._rig.forward_backward(batch, last=True)
         stepped, _ = self._rig.apply(trainer.lr(self._clock.span.images_before(step)), len(batch.images))
+        self._gang.watch.to(OTHER)
         if stepped:
             trainer.meters.add(batch, output)
-        trainer.first_step_at = trainer.first_step_at or time()
+        self._gang.watch.lap()
+        if trainer.first_step_at is None:
+            trainer.first_step_at = time()
+            self._gang.watch.reset()
         if self._gang.rank == 0:
             self._log(step)
 
@@ -129,6 +138,7 @@ class Stretches:
         expected = self._clock.span.images_before(reached) - self._clock.span.images_before(step)
         with self._as_if(reached):
             self._trainer.tell("staleness", **_figures(account, expected, len(self._gang.live)))
+            self._trainer.tell_time()
 
 
 def _figures(account: Account, expected: int, live: int) -> dict:

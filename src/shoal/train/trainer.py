@@ -19,6 +19,7 @@ import torch
 
 from shoal.base.duration import Duration
 from shoal.base.errors import ShoalError
+from shoal.base.host import resident_peak
 from shoal.base.run import Run
 from shoal.data.batches import Batch, Batches
 from shoal.launch.pulse import LONG, Pulse
@@ -26,6 +27,7 @@ from shoal.recipe.load import plain
 from shoal.report.predictions import Predictions
 from shoal.report.sinks import Sink
 from shoal.step.meters import Meters, Metrics
+from shoal.step.stopwatch import INPUT, OTHER
 from shoal.strategies import Resliced
 from shoal.train import checkpoint
 from shoal.train.evaluate import Score, judge
@@ -34,6 +36,10 @@ from shoal.train.monitored import Monitored
 from shoal.train.progress import Progress
 from shoal.train.setup import Setup
 from shoal.train.signals import StopSignals
+from shoal.train.timing import Timing
+
+_MOST_TIMES = 50
+"""`time` events of a training: each is an exchange of its own."""
 
 
 class Trainer:
@@ -58,6 +64,7 @@ class Trainer:
         )
         self.batches = self._make_batches(cut)
         self.meters = Meters(cut.shards, gang)
+        self._timing, self._timed_step = Timing(gang, together=not setup.rig.asynchronous), 0
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
         self.best_top1, self.best_step = -1.0, -1
         self.score: Score | None = None
@@ -94,7 +101,7 @@ class Trainer:
         return asked
 
     def _fit_together(self, signals: StopSignals) -> int:
-        clock, rig, pulse, asked = self.clock, self.rig, self.pulse, 0
+        clock, rig, pulse, watch, asked = self.clock, self.rig, self.pulse, self.gang.watch, 0
         steps = self.batches.steps(clock.step, clock.steps)
         try:
             for step in clock:
@@ -103,6 +110,7 @@ class Trainer:
                     steps.close()
                     steps = self._resliced()
                 pulse.beat("waits for data", step)
+                watch.to(INPUT)
                 batches = next(steps)
                 rig.ask = signals.ask
                 outputs = []
@@ -116,13 +124,16 @@ class Trainer:
                     steps.close()
                     steps = self._resliced()
                     continue
+                watch.to(OTHER)
                 if stepped:
                     for batch, output in outputs:
                         self.meters.add(batch, output)
-                for act in clock.tick():
-                    act()
+                watch.lap()
                 if self.first_step_at is None:
                     self.first_step_at = time.time()
+                    watch.reset()  # the first step is part of starting up
+                for act in clock.tick():
+                    act()
                 if asked:
                     clock.stop("signal")
         finally:
@@ -168,6 +179,14 @@ class Trainer:
         )
         self._logged_s, self._logged_images = clock.trained_s, clock.images
         self._logged_waited = self.batches.waited_s
+        if not self.rig.asynchronous and clock.step - self._timed_step >= clock.steps / _MOST_TIMES:
+            self.tell_time()
+
+    def tell_time(self) -> None:
+        """Where the workers' time went since the last time. A collective."""
+        figures, self._timed_step = self._timing.read(), self.clock.step
+        if figures:
+            self.tell("time", **figures)
 
     def monitor(self) -> None:
         """Weights and gradients as they are now, for people; the gradient is this worker's own where servers add it."""
@@ -188,7 +207,7 @@ class Trainer:
             return
         began = time.perf_counter()
         averaged = self.recipe.ema is not None
-        with self.clock.paused():
+        with self.clock.paused(), self.gang.watch.paused():
             self.rig.settle()
             self._check_finite(self.rig.model)
             score, predictions = judge(
@@ -234,7 +253,7 @@ class Trainer:
             return
         began = time.perf_counter()
         self.pulse.beat("saves", clock.step, LONG)
-        with clock.paused():
+        with clock.paused(), self.gang.watch.paused():
             self.rig.settle()
             self._check_finite(self.rig.model)
             weights = self.rig.state_dict()
@@ -345,6 +364,7 @@ class Trainer:
         cpu_s: processor seconds of rank 0 in this sitting, from its first step to its last validation.
         """
         clock, score = self.clock, self.score
+        peak = self._peak_bytes()
         seconds = max(clock.trained_s, 1e-9)
         self.tell(
             "end",
@@ -362,7 +382,14 @@ class Trainer:
             best_top1=self.best_top1 if self.best_step >= 0 else None,
             best_step=self.best_step if self.best_step >= 0 else None,
             bytes_sent=self.rig.bytes_sent,
+            peak_bytes=peak,
         )
+
+    def _peak_bytes(self) -> int:
+        """Memory at its highest, of the worker that had most: the device's, on a CPU the process's. A collective."""
+        device = self.gang.device
+        held = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_peak()
+        return max(int(peak) for peak in self.gang.gather(torch.tensor(held, device=device)))
 
     def tell(self, event: str, **figures: Any) -> None:
         if self.gang.rank == 0:

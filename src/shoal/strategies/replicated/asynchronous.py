@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from shoal.data.batches import Batch
+from shoal.step.stopwatch import EXCHANGE, UPDATE
 from shoal.strategies import Applied
 from shoal.strategies.replicated.servers import PsRig, Pushed
 
@@ -81,6 +82,7 @@ class AsyncRig(PsRig):
     def apply(self, lr: float, images: int) -> Applied:
         (batch,) = self._batches
         self._step = batch.step
+        self._gang.watch.to(EXCHANGE)
         self._pushing.finish(self.ask)
         done = self._client.commit(self._pushes, lr=lr, clip_norm=self._spec.clip_norm)
         self._pushes += 1
@@ -88,6 +90,7 @@ class AsyncRig(PsRig):
         if not done.applied and not elsewhere and self._precision.nonfinite == "stop":
             raise self._error(batch.step, "")
         self._client.pull(self._host)
+        self._gang.watch.to(UPDATE)
         self._arrived()
         if elsewhere:  # a server forgot that this worker had the position, and another one did it
             self._buffers.undo()

@@ -13,6 +13,7 @@ from shoal.data.order import share
 from shoal.step.gang import Gang
 from shoal.step.meters import StepOutput
 from shoal.step.precision import Precision
+from shoal.step.stopwatch import COMPUTE, Stopwatch
 from shoal.step.task import Task
 from shoal.step.threads import Crew, on
 from shoal.strategies import Applied, MakeOptimizer, Rig, RigSpec
@@ -30,14 +31,18 @@ class DevicesRig(Rig):
         make_optimizer: MakeOptimizer,
         task: Task,
         precision: Precision,
+        gang: Gang,
         spec: RigSpec,
         devices: list[torch.device],
         *,
         on_host: bool,
         in_tree: bool,
     ) -> None:
-        """on_host: add gradients in the host's memory. in_tree: add them in the order of the shard tree."""
-        self._crew = Crew(devices, on_host=on_host)
+        """gang: of the processes. on_host: add gradients in the host's memory. in_tree: add them in the shard tree's
+        order."""
+        self._crew, self._watch = Crew(devices, on_host=on_host), gang.watch
+        for member in self._crew.gangs:  # they exchange at the same time, so that one tells of all
+            member.watch = gang.watch if member.rank == 0 else Stopwatch()
         models = [model, *(copy.deepcopy(model) for _ in devices[1:])]
         n = len(devices)
         self._device_of_shard = [device for device in range(n) for _ in share(spec.shards, device, n)]
@@ -51,6 +56,7 @@ class DevicesRig(Rig):
         self._devices, self._together, self._looked = devices, spec.norm == "sync", 0
 
     def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
+        self._watch.to(COMPUTE)
         if self._together:
             pieces = self._cut(batch)
             outputs = self._crew.each(lambda gang: self._rigs[gang.rank].forward_backward(pieces[gang.rank], last=last))

@@ -16,6 +16,7 @@ from shoal.base.tree import TreeSum, cover
 from shoal.data.batches import Batch
 from shoal.data.order import share
 from shoal.step.gang import Gang, Pending
+from shoal.step.stopwatch import EXCHANGE
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.gradients import FlatGradients
 
@@ -150,6 +151,8 @@ class Bucketed(Exchange):
         buffer = bucket.buffer()
         self.gradients.append(buffer)
         self._sent(buffer)
+        if bucket.is_last():  # from here on the backward pass only waits for the buckets
+            self.gang.watch.to(EXCHANGE)
         future = dist.all_reduce(buffer, async_op=True).get_future()  # type: ignore[union-attr]
         return future.then(lambda done: done.value()[0])
 

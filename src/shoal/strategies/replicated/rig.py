@@ -15,6 +15,7 @@ from shoal.step.gang import Gang
 from shoal.step.inputs import Inputs
 from shoal.step.meters import StepOutput
 from shoal.step.precision import Precision
+from shoal.step.stopwatch import COMPUTE, EXCHANGE, TRANSFER, UPDATE
 from shoal.step.task import Task
 from shoal.strategies import Applied, MakeOptimizer, Rig, RigSpec
 from shoal.strategies.replicated.average import Average
@@ -77,7 +78,9 @@ class ReplicatedRig(Rig):
             return self._task.loss(net, self._inputs(batch.images), batch, self._spec.seed)
 
     def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
+        self._gang.watch.to(TRANSFER)
         batch = batch.to(self._gang.device)
+        self._gang.watch.to(COMPUTE)
         self._batches.append(batch)
         self._buffers.begin_shard()
         self._exchange.before_forward(batch, last)
@@ -98,7 +101,9 @@ class ReplicatedRig(Rig):
     @torch.no_grad()
     def apply(self, lr: float, images: int) -> Applied:
         self._step = step = self._batches[0].step if self._batches else self._step + 1
+        self._gang.watch.to(EXCHANGE)
         asked = self._exchange.finish(self.ask)
+        self._gang.watch.to(UPDATE)
         length = self._exchange.norm()
         self._norms.append((step, length))
         stop = self._precision.nonfinite == "stop"

@@ -16,6 +16,7 @@ from shoal.kvstore.updater import describe, elementwise
 from shoal.models.weights import check_fit
 from shoal.step.precision import Precision
 from shoal.step.served import Served
+from shoal.step.stopwatch import EXCHANGE, UPDATE
 from shoal.step.task import Task
 from shoal.strategies import Applied, MakeOptimizer, Resliced, RigSpec
 from shoal.strategies.replicated.buffers import Buffers
@@ -137,6 +138,7 @@ class PsRig(ReplicatedRig):
     @torch.no_grad()
     def apply(self, lr: float, images: int) -> Applied:
         self._pushing.step = self._batches[0].step if self._batches else self._step + 1
+        self._gang.watch.to(EXCHANGE)
         asked = self._pushing.finish(self.ask)
         self._step = step = self._pushing.step
         done = self._client.commit(step, lr=lr, clip_norm=self._spec.clip_norm)
@@ -154,6 +156,7 @@ class PsRig(ReplicatedRig):
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         self._client.pull(self._host)
+        self._gang.watch.to(UPDATE)
         self._arrived()
         if self._average is not None:
             self._average.follow(self.model, images)

@@ -1,0 +1,1 @@
+"""Studies: the same training spread in several ways, compared: what more workers cost and buy."""

@@ -1,0 +1,145 @@
+"""Grid: what a study measures: each strategy with each number of workers, so and so often, in which order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.base.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way of spreading the work."""
+
+    strategy: str
+    """As on command lines: `ddp`, `ps:mode=async`."""
+    workers: int
+    """Places that compute: worker processes, or devices of one."""
+    servers: int
+    processes: int
+    """Worker processes."""
+    overrides: tuple[str, ...] = ()
+    """Beside the strategy."""
+
+    @property
+    def name(self) -> str:
+        return re.sub(r"[^\w.=-]+", "-", f"{self.strategy}-{self.workers}")
+
+    @property
+    def where(self) -> str:
+        servers = f" and {self.servers} server{'s' * (self.servers != 1)}" if self.servers else ""
+        return f"{self.strategy}, {self.workers} worker{'s' * (self.workers != 1)}{servers}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells, and what all trainings of a study share."""
+
+    recipe: str
+    overrides: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    repeats: int
+    seed: int
+    """Of the first repeat; each further one adds 1: accuracies have a spread, and cells are compared in pairs."""
+    weak: bool
+    """The batch grows with the workers, and each does the same steps; else all do the same work together."""
+    left_out: tuple[str, ...] = ()
+    """Cells that cannot be, with the reason."""
+
+    @staticmethod
+    def plan(
+        recipe: str,
+        overrides: Sequence[str],
+        strategies: Sequence[str],
+        workers: Sequence[int],
+        *,
+        servers: int | None = None,
+        repeats: int = 3,
+        weak: bool = False,
+    ) -> Grid:
+        """UsageError where the recipe is at fault or no cell is left. Imports no torch."""
+        from shoal.recipe.load import load
+
+        base = load(recipe, overrides).recipe
+        shared = _weak(base) if weak else ()
+        cells, left_out, wrong = [], [], None
+        for strategy in dict.fromkeys(strategies):
+            for count in sorted(set(workers)):
+                try:
+                    cells.append(_cell(recipe, (*overrides, *shared), strategy, count, servers))
+                except UsageError as error:
+                    if len(workers) == 1 or count == min(workers):
+                        raise  # the strategy itself does not go, whatever the number
+                    wrong = error
+                    left_out.append(f"{strategy}, {count} workers: {error}")
+        if not cells:
+            raise wrong or UsageError("no strategies and workers to compare")
+        # A built-in recipe is named, an own one must be found from any folder.
+        place = str(Path(recipe).resolve()) if Path(recipe).is_file() else recipe
+        return Grid(place, (*overrides, *shared), tuple(cells), repeats, base.seed, weak, tuple(left_out))
+
+    def order(self) -> Iterator[tuple[int, Cell]]:
+        """(repeat, cell): forth and back, so that a machine that slowly changes its speed favours no cell."""
+        for repeat in range(self.repeats):
+            for cell in self.cells if repeat % 2 == 0 else reversed(self.cells):
+                yield repeat, cell
+
+    def command(self, cell: Cell, repeat: int, run: Path) -> list[str]:
+        """`shoal train` for one training, as words."""
+        words = ["train", self.recipe, f"strategy={cell.strategy}", *self.overrides, *cell.overrides]
+        words += [f"seed={self.seed + repeat}", "-n", str(cell.processes)]
+        return [*words, *(["-s", str(cell.servers)] if cell.servers else []), "--run", str(run)]
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def of(plain: dict[str, Any]) -> Grid:
+        cells = tuple(Cell(**{**cell, "overrides": tuple(cell["overrides"])}) for cell in plain["cells"])
+        lists = {name: tuple(plain[name]) for name in ("overrides", "left_out")}
+        return Grid(**{**plain, **lists, "cells": cells})
+
+    def joined(self, other: Grid) -> Grid:
+        """Both grids' cells, and the larger number of repeats."""
+        cells = tuple(dict.fromkeys((*self.cells, *other.cells)))
+        return Grid(
+            self.recipe,
+            self.overrides,
+            cells,
+            max(self.repeats, other.repeats),
+            self.seed,
+            self.weak,
+            tuple(dict.fromkeys((*self.left_out, *other.left_out))),
+        )
+
+    def same_work(self, other: Grid) -> bool:
+        """Whether their trainings may stand in one table."""
+        mine, theirs = ((g.recipe, g.overrides, g.seed, g.weak) for g in (self, other))
+        return mine == theirs
+
+
+def _cell(recipe: str, overrides: Sequence[str], strategy: str, count: int, servers: int | None) -> Cell:
+    from shoal.recipe.load import load
+
+    made: Any = load(recipe, (f"strategy={strategy}", *overrides)).recipe
+    more, processes = made.strategy.spread(count)
+    made = load(recipe, (f"strategy={strategy}", *overrides, *more)).recipe
+    roles = {role.name: role.count for role in made.strategy.roles(processes, servers)}
+    num_servers = roles.get("server", 0)
+    made.strategy.check(processes, num_servers, made.shards_for(processes))
+    made.check_cut(processes)
+    return Cell(strategy, count, num_servers, processes, more)
+
+
+def _weak(base: Any) -> tuple[str, ...]:
+    """The recipe's batch is each worker's, and its steps are as many as one worker would do."""
+    if base.length.unit != "st":
+        raise UsageError(
+            f"--weak: every worker does the same number of steps, but length is {base.length}; give it in steps, as in "
+            "length=500st"
+        )
+    return ("batch=null", f"batch_per_worker={base.batch_for(1)}", "shards=auto")

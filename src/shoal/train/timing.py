@@ -1,0 +1,85 @@
+"""Timing: what all workers' stopwatches come to: where the time of steps went, and who came last to the exchange.
+
+All leave an exchange together, so who stood in it for the shortest time came last, whatever clocks say, and what the
+others stood in it for longer was waiting for him. A backward pass tells nothing of the kind: it may itself wait for
+others' gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from shoal.step.gang import Gang
+from shoal.step.stopwatch import COMPUTE, EXCHANGE, INPUT, OTHER, PARTS, TRANSFER, UPDATE, WAITING
+
+_MOST_ROWS = 64
+"""Workers whose own figures are told; of more, those who came last most often."""
+_OWN = (INPUT, TRANSFER, COMPUTE, UPDATE, OTHER)
+"""Parts in which a worker waits for nobody."""
+
+
+class Timing:
+    """Reads the gang's watches now and then."""
+
+    def __init__(self, gang: Gang, *, together: bool) -> None:
+        """together: workers do every step together, and so have as many steps to tell of."""
+        self._gang, self._together = gang, together
+
+    def read(self) -> dict[str, Any]:
+        """The fields of a `time` event: the steps since the last call; empty without any. A collective.
+
+        Of workers who go their own ways only sums are told; there is no exchange to come last to.
+        """
+        watch = self._gang.watch
+        with watch.charge():
+            rows = watch.read()
+            if not self._together:
+                rows = torch.cat([rows.sum(0), torch.tensor([len(rows)])])[None]
+            own = torch.full((1, rows.shape[1]), watch.own_s, dtype=rows.dtype)
+            told = self._gang.gather(torch.cat([rows, own]).to(self._gang.device))
+            held = torch.stack(told).cpu()
+            own_s, rows = float(held[:, -1].max()), held[:, :-1]
+            steps = rows.shape[1] if self._together else int(rows[:, 0, -1].max())
+            if not steps:
+                return {}
+            figures = _together(rows) if self._together and len(rows) > 1 else _apart(rows[:, :, : len(PARTS)].sum(1))
+        return {"steps": steps, "own_s": own_s, **figures}
+
+
+def _apart(sums: torch.Tensor) -> dict[str, Any]:
+    """sums: seconds [workers, parts]."""
+    ranks = [{"rank": rank, **_named(row)} for rank, row in enumerate(sums)][:_MOST_ROWS]
+    return {"parts": _named(sums.mean(0)), "slowest": None, "ranks": ranks}
+
+
+def _together(rows: torch.Tensor) -> dict[str, Any]:
+    """rows: seconds [workers, steps, parts], of workers who met in every step."""
+    stood = rows[:, :, EXCHANGE]
+    shortest, last = stood.min(0)
+    waited = stood - shortest  # [workers, steps]
+    rows = rows.clone()
+    rows[:, :, EXCHANGE], rows[:, :, WAITING] = shortest, rows[:, :, WAITING] + waited
+    ahead = stood.topk(2, dim=0, largest=False).values  # the two who came last
+    gains = torch.zeros(len(rows), dtype=rows.dtype).index_add_(0, last, ahead[1] - ahead[0])
+    times_last = torch.bincount(last, minlength=len(rows))
+    sums = rows.sum(1)
+    slowest = int(gains.argmax())
+    others = torch.cat([sums[:slowest], sums[slowest + 1 :]])
+    excess = (sums[slowest] - others.median(0).values)[list(_OWN)]
+    worst = times_last.argsort(descending=True)[:_MOST_ROWS].sort().values.tolist()
+    return {
+        "parts": _named(sums.mean(0)),
+        "slowest": {
+            "rank": slowest,
+            "last": int(times_last[slowest]),
+            "gain_s": float(gains[slowest]),
+            "because": PARTS[_OWN[int(excess.argmax())]],
+        },
+        "ranks": [{"rank": rank, **_named(sums[rank]), "last": int(times_last[rank])} for rank in worst],
+    }
+
+
+def _named(seconds: torch.Tensor) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in zip(PARTS, seconds.tolist(), strict=True)}

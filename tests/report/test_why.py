@@ -1,0 +1,100 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from shoal.base.errors import ShoalError
+from shoal.base.run import Run
+from shoal.report.spent import PARTS, Spent
+from shoal.report.why import Why
+
+NONE = dict.fromkeys(("input", "transfer", "compute", "exchange", "waiting", "update", "other"), 0.0)
+
+
+def a_run(
+    folder: Path, *times: dict, workers: int = 2, validation: float = 1.0, end: bool = True, batch: int = 100
+) -> Run:
+    """A run that told `times`: of each the seconds of its parts, and what else a `time` event holds."""
+    run = Run(folder)
+    events: list[dict] = [{"event": "start", "num_ranks": workers, "batch": batch, "images": 0}]
+    for number, told in enumerate(times, 1):
+        extra = {key: told.pop(key) for key in ("slowest", "ranks") if key in told}
+        event = {"event": "time", "images": number * 10 * batch, "steps": 10, "own_s": 0.01 * number}
+        events.append({**event, "parts": {**NONE, **told}, "slowest": None, "ranks": [], **extra})
+    events.append({"event": "val", "seconds": validation, "count": 1000})
+    events.append({"event": "save", "seconds": 0.5})
+    if end:
+        events.append({"event": "end", "first_step_s": 4.0, "program_s": 20.0})
+    run.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
+    return run
+
+
+def late(rank: int, last: int, gain_s: float, because: str = "compute") -> dict:
+    ranks = [{"rank": other, "last": last if other == rank else 10 - last} for other in range(2)]
+    return {"slowest": {"rank": rank, "last": last, "gain_s": gain_s, "because": because}, "ranks": ranks}
+
+
+def test_parts_sum_to_the_program(tmp_path):
+    spent = Spent.of(a_run(tmp_path, {"compute": 5.0}, {"compute": 4.0, "input": 1.0}))
+    assert tuple(spent.parts) == PARTS
+    assert sum(spent.parts.values()) == spent.total_s == 20.0
+    assert spent.parts["other"] == 20 - 4 - 9 - 1 - 1 - 0.5
+    assert sum(Why.of(spent).shares.values()) == pytest.approx(1)
+
+
+def test_a_run_under_way_is_told_as_far_as_it_went(tmp_path):
+    spent = Spent.of(a_run(tmp_path, {"compute": 5.0}, end=False))
+    assert spent.total_s == sum(spent.parts.values()) == 6.5
+
+
+def test_only_the_last_sitting_counts(tmp_path):
+    run = a_run(tmp_path, {"compute": 5.0})
+    first = run.metrics.read_text()
+    a_run(tmp_path, {"compute": 7.0})
+    run.metrics.write_text(first + run.metrics.read_text())
+    assert Spent.of(run).parts["compute"] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "rank"),
+    [
+        ({"compute": 5.0, "input": 6.0}, "input", None),
+        ({"compute": 5.0, "exchange": 6.0}, "exchange", None),
+        ({"compute": 5.0, "transfer": 6.0}, "transfer", None),
+        ({"compute": 8.0, "waiting": 2.0, **late(1, 9, 4.0)}, "straggler", 1),
+        ({"compute": 8.0, "waiting": 2.0, **late(0, 10, 4.0, "input"), "input": 2.0}, "straggler", 0),
+        ({"compute": 8.0, "waiting": 2.0, **late(0, 5, 2.0)}, "uneven", None),
+    ],
+)
+def test_the_strongest_brake_comes_first(tmp_path, told, kind, rank):
+    first = Why.of(Spent.of(a_run(tmp_path, told))).brakes[0]
+    assert (first.kind, first.rank) == (kind, rank)
+
+
+def test_what_would_be_gained_leaves_the_start_out(tmp_path):
+    first = Why.of(Spent.of(a_run(tmp_path, {"compute": 5.0, "input": 8.0}))).brakes[0]
+    assert first.gain_s == 8 and first.speed_up == 16 / 8
+
+
+def test_a_slow_validation(tmp_path):
+    first = Why.of(Spent.of(a_run(tmp_path, {"compute": 5.0}, validation=8.0))).brakes[0]
+    assert first.kind == "validation"
+
+
+def test_a_batch_that_is_too_small_is_known_by_the_validation(tmp_path):
+    small = a_run(tmp_path, {"compute": 10.0, "exchange": 3.0}, validation=0.1, batch=8)
+    first = Why.of(Spent.of(small)).brakes[0]
+    assert first.kind == "small batch"
+    assert first.gain_s == pytest.approx(13.0 + 0.0 + Spent.of(small).parts["other"] - 3 * 0.1 / 1000 * 80)
+
+
+def test_nothing_holds_up_who_only_computes(tmp_path):
+    why = Why.of(Spent.of(a_run(tmp_path, {"compute": 15.4}, validation=0.05, batch=1000, workers=1)))
+    assert [brake.kind for brake in why.brakes if brake.kind != "small batch"] == []
+
+
+def test_a_run_that_told_nothing(tmp_path):
+    with pytest.raises(ShoalError, match="no training has reported"):
+        Spent.of(Run(tmp_path))
+    with pytest.raises(ShoalError, match="nothing of where time went"):
+        Spent.of(a_run(tmp_path))

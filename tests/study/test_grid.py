@@ -1,0 +1,97 @@
+import json
+
+import pytest
+
+from shoal.base.errors import ShoalError, UsageError
+from shoal.study.grid import Cell, Grid
+from shoal.study.study import Study
+
+
+def plan(*strategies: str, workers=(1, 2), overrides=(), **options) -> Grid:
+    return Grid.plan("digits", overrides, strategies or ("ddp",), workers, **options)
+
+
+def test_every_strategy_with_every_number_of_workers():
+    grid = plan("ddp", "ps:mode=async", "dp")
+    assert [(cell.strategy, cell.workers, cell.servers, cell.processes) for cell in grid.cells] == [
+        ("ddp", 1, 0, 1),
+        ("ddp", 2, 0, 2),
+        ("ps:mode=async", 1, 1, 1),
+        ("ps:mode=async", 2, 1, 2),
+        ("dp", 1, 0, 1),
+        ("dp", 2, 0, 1),
+    ]
+    assert len({cell.name for cell in grid.cells}) == 6
+
+
+def test_the_order_goes_forth_and_back():
+    grid = plan(repeats=3)
+    assert [(repeat, cell.workers) for repeat, cell in grid.order()] == [(0, 1), (0, 2), (1, 2), (1, 1), (2, 1), (2, 2)]
+
+
+def test_a_training_is_a_command_that_anyone_can_run(tmp_path):
+    grid = plan("dp", overrides=("strategy.threads=1",))
+    words = grid.command(grid.cells[1], 2, tmp_path)
+    assert words == [
+        "train", "digits", "strategy=dp", "strategy.threads=1", "strategy.devices=2", "seed=2", "-n", "1",
+        "--run", str(tmp_path),
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_is_left_out_with_its_reason():
+    grid = plan("single", "ddp")
+    assert [(cell.strategy, cell.workers) for cell in grid.cells] == [("single", 1), ("ddp", 1), ("ddp", 2)]
+    assert grid.left_out[0].startswith("single, 2 workers: strategy single has one worker")
+
+
+@pytest.mark.parametrize(
+    ("strategies", "options", "said"),
+    [
+        (("ps",), {"servers": 0}, "needs at least one parameter server"),
+        (("ddpp",), {}, "ddpp"),
+        (("ddp",), {"workers": (8,)}, "8 workers for 4 shards"),
+        (("ddp",), {"weak": True}, "give it in steps"),
+        (("ddp",), {"overrides": ("optim.lr=fast",)}, "optim.lr"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_trained(strategies, options, said):
+    with pytest.raises(UsageError, match=said):
+        plan(*strategies, **options)
+
+
+def test_weak_scaling_keeps_each_workers_batch():
+    grid = plan(weak=True, overrides=("length=50st",))
+    assert grid.overrides == ("length=50st", "batch=null", "batch_per_worker=64", "shards=auto")
+
+
+def test_a_study_goes_on_with_more(tmp_path):
+    study = Study(tmp_path / "study")
+    study.begin(plan(repeats=1))
+    whole = study.begin(plan("ddp", "dp", repeats=3))
+    assert whole == study.grid() and whole.repeats == 3
+    assert [cell.strategy for cell in whole.cells] == ["ddp", "ddp", "dp", "dp"]
+
+
+def test_a_study_of_other_work_is_not_mixed_in(tmp_path):
+    study = Study(tmp_path / "study")
+    study.begin(plan())
+    with pytest.raises(UsageError, match="study of other work"):
+        study.begin(plan(overrides=("optim.lr=0.1",)))
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UsageError, match="neither empty nor a study"):
+        Study(tmp_path).begin(plan())
+
+
+def test_a_damaged_plan_is_named(tmp_path):
+    Study(tmp_path).plan.write_text(json.dumps({"cells": 3}))
+    with pytest.raises(ShoalError, match=r"plan\.json: damaged"):
+        Study(tmp_path).grid()
+    with pytest.raises(ShoalError, match="no study"):
+        Study(tmp_path / "none").grid()
+
+
+def test_names_of_cells_are_names_of_folders():
+    assert Cell("ps:mode=async,damping=false", 2, 1, 2).name == "ps-mode=async-damping=false-2"
