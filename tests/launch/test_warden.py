@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,13 @@ class Talk:
         self.hear("ready")
 
     def start(self, *argv: str, generation: int = 0, **values: str) -> None:
+        self.tell_start(*argv, generation=generation, **values)
+        self.hear("started")
+
+    def tell_start(self, *argv: str, generation: int = 0, **values: str) -> None:
         command = {"name": "worker 0", "listens": None, "leads": True, "argv": argv, "env": {"MEET": "{rendezvous}"}}
         command["log"] = str(self.folder / "logs" / "worker-0.log")
         self.say(do="start", commands=[command], values=values, generation=generation, address="127.0.0.1", secrets={})
-        self.hear("started")
 
     def left(self) -> list[str]:
         return [process.command for process in tagged(self.job)]
@@ -81,10 +84,14 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
         pass
 
 
-def ends(talk: Talk, limit_s: float = 5.0) -> None:
+def ends(talk: Talk) -> None:
+    wait_for(lambda: not talk.left())
+
+
+def wait_for(true: Callable[[], object], limit_s: float = 5.0) -> None:
     limit = time.monotonic() + limit_s
-    while left := talk.left():
-        assert time.monotonic() < limit, left
+    while not true():
+        assert time.monotonic() < limit, "waited in vain"
         time.sleep(0.01)
 
 
@@ -165,3 +172,18 @@ def test_ports_that_are_taken(talk: Talk) -> None:
     assert fault["usage"] and f"no free port in {port}-{port} on 127.0.0.1" in fault["text"]
     other.say(do="bye", code=0)
     other.process.communicate(timeout=5)
+
+
+def test_what_ended_late_is_not_taken_for_what_was_started_meanwhile(talk: Talk) -> None:
+    """Its descriptors' numbers are the new process's by then."""
+    agent = talk.hear("here")["pid"]
+    talk.greet()
+    talk.start("sleep", "60")
+    (old,) = (process.pid for process in tagged(talk.job) if process.command == "sleep 60")
+    os.kill(agent, signal.SIGSTOP)  # so that it finds both at once, the launcher's word first
+    talk.tell_start("true", generation=1)
+    os.kill(old, signal.SIGKILL)
+    wait_for(lambda: old not in {process.pid for process in tagged(talk.job)})
+    os.kill(agent, signal.SIGCONT)
+    talk.hear("started")
+    assert talk.hear("ended")["status"] == 0

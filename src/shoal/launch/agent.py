@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import binascii
 import os
-import selectors
 import signal
 import socket
 import tempfile
@@ -31,6 +30,7 @@ from shoal.launch.ports import listen, reserve
 from shoal.launch.pulses import Pulses
 from shoal.launch.signals import Signals
 from shoal.launch.warden import UNKILLABLE_S, Tie, end_warden, guard
+from shoal.launch.watch import Watch
 
 TURN_S = 1.0
 """How often to look at beats and silences."""
@@ -45,7 +45,7 @@ class Agent:
 
     def __init__(self, link: Link, tie: Tie, group: Group) -> None:
         self._link, self._tie, self._group = link, tie, group
-        self._selector = selectors.DefaultSelector()
+        self._watch = Watch()
         self._signals = Signals()
         self._children: dict[str, Child] = {}
         self._told: set[str] = set()
@@ -76,9 +76,9 @@ class Agent:
     def run(self) -> int:
         """Until the launcher has had enough, or is lost; nothing is left below this process then."""
         self._signals.catch()
-        self._selector.register(self._link.reads, selectors.EVENT_READ, self._heed_link)
-        self._selector.register(self._tie.reads, selectors.EVENT_READ, self._heed_warden)
-        self._selector.register(self._signals.fd, selectors.EVENT_READ, self._heed_signals)
+        self._watch.add(self._link.reads, self._heed_link)
+        self._watch.add(self._tie.reads, self._heed_warden)
+        self._watch.add(self._signals.fd, self._heed_signals)
         try:
             self._group.make()
             self._introduce()
@@ -102,9 +102,7 @@ class Agent:
 
     def _turn(self) -> None:
         wait_s = POLL_S if any(child.running and child.pidfd is None for child in self._children.values()) else TURN_S
-        for key, _ in self._selector.select(wait_s):
-            if not key.data():
-                self._selector.unregister(key.fd)
+        self._watch.turn(wait_s)
         for child in self._children.values():
             if child.pidfd is None:
                 child.look()
@@ -144,14 +142,13 @@ class Agent:
             return
         if not full:
             for descriptor, read in self._held_back.items():
-                self._selector.register(descriptor, selectors.EVENT_READ, read)
+                self._watch.add(descriptor, read)
             self._held_back = {}
             return
-        registered = self._selector.get_map()
         for child in self._children.values():
-            self._held_back |= {fd: read for fd, read in child.pipes.items() if fd in registered}
+            self._held_back |= {fd: read for fd, read in child.pipes.items() if fd in self._watch}
         for descriptor in self._held_back:
-            self._selector.unregister(descriptor)
+            self._watch.drop(descriptor)
 
     def _bury(self) -> None:
         """Adopted orphans that have ended; the job's own processes are buried by `close`."""
@@ -303,9 +300,9 @@ class Agent:
         if generation:
             output.note(f"--- restart {generation} ---")
         for descriptor, read in child.pipes.items():
-            self._selector.register(descriptor, selectors.EVENT_READ, read)
+            self._watch.add(descriptor, read)
         if child.pidfd is not None:
-            self._selector.register(child.pidfd, selectors.EVENT_READ, child.look)
+            self._watch.add(child.pidfd, child.look)
         if fault:
             self._say("report", name=name, line="", fault=fault)
         return fault
@@ -383,8 +380,7 @@ class Agent:
     def _drop(self, child: Child) -> None:
         for descriptor in (*child.pipes, *([] if child.pidfd is None else [child.pidfd])):
             self._held_back.pop(descriptor, None)
-            if descriptor in self._selector.get_map():
-                self._selector.unregister(descriptor)
+            self._watch.drop(descriptor)
         child.close()
 
     def _release(self) -> None:

@@ -6,7 +6,6 @@ import binascii
 import math
 import os
 import secrets
-import selectors
 import signal
 import sys
 import threading
@@ -37,6 +36,7 @@ from shoal.launch.signals import Signals
 from shoal.launch.sync import Carrier
 from shoal.launch.tagged import kill_tagged
 from shoal.launch.warden import UNKILLABLE_S
+from shoal.launch.watch import Watch
 
 TURN_S = 0.5
 """How often to look at beats and silences."""
@@ -79,7 +79,7 @@ class Head:
         self._generation = 0
         self._facts: Message | None = None
         """What this host is like, once another one is compared with it."""
-        self._selector = selectors.DefaultSelector()
+        self._watch = Watch()
         self._signals = Signals()
         self._urgent = 0  # SIGINT so far
         self._hangs = Hangs()
@@ -97,7 +97,7 @@ class Head:
     def start(self) -> Head:
         """Reaches all hosts and starts the processes; UsageError or ShoalError where that cannot be done."""
         self._signals.catch()
-        self._selector.register(self._signals.fd, selectors.EVENT_READ, self._heed_signals)
+        self._watch.add(self._signals.fd, self._heed_signals)
         try:
             self._reach(self._plan.hosts)
             self._begin()
@@ -110,9 +110,9 @@ class Head:
         """Blocks until all have ended. After `timeout_s` seconds they are killed and the job counts as failed."""
         if self._outcome is None:
             try:
-                self._watch(timeout_s)
+                self._attend(timeout_s)
                 while self._ordered is None and self._goes_again():
-                    self._watch(timeout_s)
+                    self._attend(timeout_s)
             finally:
                 self._end()
             self._outcome = self._outcome or self._verdict()
@@ -163,9 +163,9 @@ class Head:
                 os.close(terminal)
         node = Node(host, line)
         self._nodes[host.text] = node
-        self._selector.register(line.link.reads, selectors.EVENT_READ, lambda: self._heed_link(node))
+        self._watch.add(line.link.reads, lambda: self._heed_link(node))
         if line.errors is not None:
-            self._selector.register(line.errors, selectors.EVENT_READ, line.complain)
+            self._watch.add(line.errors, line.complain)
 
     def _greet(self, node: Node) -> None:
         job, run = self._job, os.path.abspath(self._job.run)
@@ -310,9 +310,7 @@ class Head:
     def _turn(self, until: float) -> None:
         """Waits for something to happen, at most until `until` on the monotonic clock, and deals with it."""
         wait_s = min(TURN_S, max(0.0, until - time.monotonic()))
-        for key, _ in self._selector.select(wait_s):
-            if not key.data() and key.fd in self._selector.get_map():  # a lost node's are taken out already
-                self._selector.unregister(key.fd)
+        self._watch.turn(wait_s)
         for node in self._nodes.values():
             if node.lost:
                 continue
@@ -355,10 +353,9 @@ class Head:
     def _lose(self, node: Node, why: str) -> None:
         if node.lost:
             return
-        if node.line.link.reads in self._selector.get_map():
-            self._selector.unregister(node.line.link.reads)
-        if node.line.errors is not None and node.line.errors in self._selector.get_map():
-            self._selector.unregister(node.line.errors)
+        self._watch.drop(node.line.link.reads)
+        if node.line.errors is not None:
+            self._watch.drop(node.line.errors)
         node.lost = why
         at = time.time() - node.line.link.silent_s
         for name in self._names_on(node):
@@ -484,7 +481,7 @@ class Head:
 
     # The end
 
-    def _watch(self, timeout_s: float | None) -> None:
+    def _attend(self, timeout_s: float | None) -> None:
         limit = math.inf if timeout_s is None else self._began + timeout_s
         while self._running() and self._ordered is None:
             self._turn(min(limit, self._deadline()))
@@ -642,7 +639,7 @@ class Head:
         if any(node.line.is_local for node in self._nodes.values()):
             kill_tagged(self._job.id, limit_s=UNKILLABLE_S)  # where the guardians were killed, both at once
         self._marker_off()
-        self._selector.close()
+        self._watch.close()
         self._signals.close()
         self._console.close()
 
