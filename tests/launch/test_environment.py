@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.launch.environment import fill, own, travelling
+from shoal.launch.environment import fill, inherited, own, travelling
 from shoal.launch.oom import OutOfMemory
 
 
@@ -56,3 +56,23 @@ def test_a_want_of_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     cause = memory.cause(os.getpid())
     assert cause is not None and "OOM killer" in cause
     assert memory.cause(os.getpid()) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SHOAL_NUM_RANKS", "SHOAL_REPORT_FD", "SHOAL_RENDEZVOUS"),
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_NAME", "MASTER_PORT"),
+        *("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "SLURM_PROCID"),
+        *("PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_CURRENT_ENDPOINT", "DMLC_PS_ROOT_URI"),
+    ],
+)
+def test_words_of_another_world_are_not_inherited(name: str) -> None:
+    assert inherited({name: "1"}) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["PATH", "SLURM_JOB_ID", "SHOAL_CACHE", "RANKING", "MY_WORLD_SIZE", "SHOAL_ROLE_MODEL", "ROLE_NAMES"]
+)
+def test_everything_else_is_inherited(name: str) -> None:
+    assert inherited({name: "1"}) == {name: "1"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_head import head, worker
+from tiny import head, worker
 
 from shoal.launch import pulses
 from shoal.launch.ending import Ending, outcome

@@ -5,10 +5,14 @@ An extra layer, for where such a group may be made (as the administrator, or in 
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 
 _PREFIX = "shoal-"
 _ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+_EMPTY_S = 0.5
+"""How long the killed may take to leave it: they close their files before that."""
 
 
 class Group:
@@ -48,15 +52,19 @@ class Group:
                 pass  # never made, or gone already
 
     def close(self) -> None:
-        """Removes the group, once it is empty."""
+        """Removes the group, as soon as it is empty."""
         if self._procs >= 0:
             os.close(self._procs)
             self._procs = -1
-        if self._folder is not None:
+        limit = time.monotonic() + _EMPTY_S
+        while self._folder is not None:
             try:
                 os.rmdir(self._folder)
-            except OSError:
-                pass
+                return
+            except OSError as error:
+                if error.errno != errno.EBUSY or time.monotonic() > limit:
+                    return  # never made, or gone already; or something in it hangs in the kernel
+                time.sleep(0.005)
 
 
 def _fresh() -> str | None:
