@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from processes import lives
 
 NEEDED = ("ip", "ssh", "ssh-keygen", "unshare", "nsenter", "mount")
 NET = os.environ.get("SHOAL_TEST_NET", "10.93")
@@ -127,7 +129,7 @@ class Hosts:
         if (init := self._init(name)) is not None:
             os.kill(init, signal.SIGKILL)
             self._pid_file(name).unlink(missing_ok=True)
-            while _lives(init):
+            while lives(init):
                 time.sleep(0.002)
 
     def on(self, name: str) -> None:
@@ -140,7 +142,7 @@ class Hosts:
     def pids(self, name: str) -> list[int]:
         """Processes of a host, as the head numbers them, sshd and init included; the dead that wait to be reaped do
         not count."""
-        return [pid for pid in _in_network(_netns(self.number, name)) if _lives(pid)]
+        return [pid for pid in _in_network(_netns(self.number, name)) if lives(pid)]
 
     def survivors(self, job: str) -> list[int]:
         """Processes with the tag of `job` on the head and on all hosts."""
@@ -152,7 +154,7 @@ class Hosts:
                     environment = Path("/proc", entry, "environ").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                if tag in environment and _lives(int(entry)):
+                if tag in environment and lives(int(entry)):
                     found.append(int(entry))
         return found
 
@@ -352,22 +354,6 @@ def _in_network(space: str) -> list[int]:
             except OSError:
                 continue
     return found
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def environment(pid: int) -> Mapping[str, str]:
-    """What a process was started with; empty when it is gone."""
-    try:
-        data = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    except OSError:
-        return {}
-    return {key: value for key, _, value in (item.partition("=") for item in data.split("\0") if "=" in item)}
 
 
 if __name__ == "__main__":  # the keeper

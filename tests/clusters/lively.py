@@ -42,5 +42,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["bystander"]:
-        time.sleep(3600)
-    main()
+        sys.stdin.read()  # until whoever placed it ends
+    else:
+        main()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from chaos import Case, Stage
+from cases import Case
 from cluster import Hosts
+from stage import Stage
 
 pytestmark = pytest.mark.slow
 

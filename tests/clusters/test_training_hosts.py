@@ -10,29 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Hosts, environment
+from cluster import Hosts
 from command import CPU, argv, shoal
+from outcome import what_came
+from processes import environment
 
 from shoal.base.run import Run
 
 EXACT = ("strategy.deterministic=true", "strategy.threads=1")
-TIMES = {"seconds", "images_per_s", "wait_share", "trained_s"}
-
-
-def what_came(folder: Path) -> dict[str, Any]:
-    """The state's bytes and the figures without times."""
-    import torch
-
-    run = Run(folder)
-    path = run.checkpoint(run.steps_saved()[-1])
-    optimizer = torch.load(path / "state.pt", weights_only=True)["optimizer"]["state"]
-    figures = [event for event in run.read_metrics() if event["event"] in ("train", "epoch", "val")]
-    return {
-        "model": (path / "model.safetensors").read_bytes(),
-        "optimizer": [tensor.numpy().tobytes() for state in optimizer.values() for tensor in state.values()
-                      if isinstance(tensor, torch.Tensor)],
-        "figures": [{key: value for key, value in event.items() if key not in TIMES} for event in figures],
-    }  # fmt: skip
 
 
 @pytest.mark.slow
