@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
-from tiny import SLEEP, head, run, worker
+from tiny import SLEEP, SOURCE, head, log, run, wait_for, worker
 
 from shoal.launch.ending import Ending, outcome
-from shoal.launch.job import Command, Outcome
+from shoal.launch.head import Head
+from shoal.launch.hosts import Host
+from shoal.launch.job import Command, Job, Outcome, Plan
+from shoal.launch.line import Line, Program
 from shoal.launch.report import Report
 
 
 def test_error_with_traceback_is_told_last(tmp_path: Path) -> None:
     failing = "report_error('ValueError: no', traceback='Traceback:\\n  line 1\\nValueError: no'); sys.exit(1)"
-    ended = run(tmp_path, SLEEP, failing, grace_s=0.2)
+    ended = run(tmp_path, SLEEP, failing, report_s=0.2)
     assert ended.exit_code == 1
     assert ended.lines == (
         "also ended because of it: worker 0 (killed by the agent)",
@@ -97,7 +104,7 @@ def test_losing_a_peer_that_stopped_in_good_order_is_no_failure() -> None:
 
 
 def test_worker_that_reports_and_then_hangs_is_ended(tmp_path: Path) -> None:
-    ended = run(tmp_path, SLEEP, "report_error('loss is nan'); " + SLEEP, grace_s=0.2)
+    ended = run(tmp_path, SLEEP, "report_error('loss is nan'); " + SLEEP, report_s=0.2)
     assert ended.exit_code == 1
     assert ended.lines[-3:-1] == (
         "worker 1 failed first: reported an error and did not end by itself",
@@ -121,7 +128,7 @@ def test_without_a_report_the_last_lines_are_shown(tmp_path: Path) -> None:
 
 
 def test_import_error_at_start(tmp_path: Path) -> None:
-    ended = run(tmp_path, "import no_such_module", SLEEP, grace_s=0.1)
+    ended = run(tmp_path, "import no_such_module", SLEEP, report_s=0.1)
     assert ended.exit_code == 1
     assert "worker 0 failed first: exit 1" in ended.lines
     assert ended.lines[-2] == "ModuleNotFoundError: No module named 'no_such_module'"
@@ -130,7 +137,7 @@ def test_import_error_at_start(tmp_path: Path) -> None:
 def test_program_that_does_not_exist(tmp_path: Path) -> None:
     command = Command("worker", 1, "localhost", ("no-such-program",), {}, tmp_path / "worker-1.log")
     commands = [worker(0, SLEEP, tmp_path), command, worker(2, SLEEP, tmp_path)]
-    ended = head(commands, grace_s=0.1).start().wait(30)
+    ended = head(commands, report_s=0.1).start().wait(30)
     assert ended == Outcome(
         1,
         (
@@ -141,3 +148,35 @@ def test_program_that_does_not_exist(tmp_path: Path) -> None:
         ),
     )
     assert "cannot start" in command.log.read_text()
+
+
+def test_an_agent_that_fails_is_told_with_its_traceback(tmp_path: Path) -> None:
+    """It ends its processes, so that they are no culprits."""
+    broken = """
+from shoal.launch import agent
+def fail(self, name): raise RuntimeError("broken agent")
+agent.Agent._again = fail
+agent.main()
+"""
+
+    def connect(host: Host, plan: Plan, terminal: int | None) -> Line:
+        return Program((sys.executable, "-c", broken), {**os.environ, "PYTHONPATH": SOURCE}, str, is_agent=True)  # type: ignore[arg-type]
+
+    planned = Plan((worker(0, SLEEP, tmp_path),), Job((), tmp_path), "local")
+    running = Head(planned, connect, console=io.StringIO()).start()
+    running._fleet.nodes["localhost"].say("again", name="worker 0")
+    ended = running.wait(30)
+    assert ended.exit_code == 1
+    why = "the agent on localhost failed, a fault of Shoal's: RuntimeError: broken agent"
+    assert ended.lines[0] == f"worker 0 failed first: {why}"
+    assert ended.lines[1].startswith("Traceback") and "in fail" in "".join(ended.lines)
+    assert ended.lines[-1] == f"log: {tmp_path}/logs/agent-localhost.log"
+    assert (tmp_path / "logs" / "agent-localhost.log").read_text().splitlines() == list(ended.lines[1:-1])
+
+
+def test_who_does_not_heed_a_signal_is_killed_and_nobody_takes_that_for_done(tmp_path: Path) -> None:
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    running = head([worker(0, deaf, tmp_path)], grace_s=0.3).start()
+    wait_for(lambda: "up" in log(tmp_path, 0))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert running.wait(30) == Outcome(75, ("killed by the agent, for it did not end when it was told to: worker 0",))

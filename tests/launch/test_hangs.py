@@ -126,7 +126,7 @@ def run(folder: Path, *scripts: str, **job: Any) -> tuple[list[str], float, str]
     console = io.StringIO()
     commands = [worker(rank, script, folder) for rank, script in enumerate(scripts)]
     began = time.monotonic()
-    ended = head(commands, console=console, grace_s=0.1, **job).start().wait(timeout_s=30)
+    ended = head(commands, console=console, report_s=0.1, **job).start().wait(timeout_s=30)
     assert ended.exit_code == 1
     return list(ended.lines), time.monotonic() - began, console.getvalue()
 

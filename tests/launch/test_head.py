@@ -27,13 +27,13 @@ def test_exit_code_of_the_job(tmp_path: Path, codes: tuple[int, ...], expected: 
 
 
 def test_after_one_stopped_in_good_order_the_others_are_waited_for(tmp_path: Path) -> None:
-    ended = run(tmp_path, "sys.exit(75)", "time.sleep(0.5); print('saved'); sys.exit(75)", grace_s=0.0)
+    ended = run(tmp_path, "sys.exit(75)", "time.sleep(0.5); print('saved'); sys.exit(75)", report_s=0.0)
     assert ended == Outcome(75)
     assert log(tmp_path, 1) == "saved\n"
 
 
 def test_who_does_not_stop_with_the_others_is_killed(tmp_path: Path) -> None:
-    ended = run(tmp_path, "sys.exit(75)", SLEEP, leave_s=0.3)
+    ended = run(tmp_path, "sys.exit(75)", SLEEP, grace_s=0.3)
     assert ended.exit_code == 75
     assert ended.lines == ("killed by the agent, for it did not end with the others: worker 1",)
 
@@ -52,7 +52,7 @@ def test_nothing_is_left_of_any_group(tmp_path: Path) -> None:
         worker(0, textwrap.dedent(with_children) + "sys.exit(1)", tmp_path, TAG=tag),
         worker(1, textwrap.dedent(with_children) + SLEEP, tmp_path, TAG=tag),
     ]
-    agent = head(commands, grace_s=0.3).start()
+    agent = head(commands, report_s=0.3).start()
     began = time.monotonic()
     while len(tagged(tag)) < 2 and time.monotonic() - began < 20:  # a process has its tag only once it runs its program
         time.sleep(0.01)
@@ -81,7 +81,7 @@ def test_what_escaped_its_session_is_killed_and_its_pipe_is_not_waited_for(tmp_p
 def test_bystanders_live_on(tmp_path: Path) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        run(tmp_path, "sys.exit(1)", SLEEP, grace_s=0.0)
+        run(tmp_path, "sys.exit(1)", SLEEP, report_s=0.0)
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -90,7 +90,7 @@ def test_bystanders_live_on(tmp_path: Path) -> None:
 
 def test_no_descriptor_is_left(tmp_path: Path) -> None:
     before = len(os.listdir("/dev/fd"))
-    run(tmp_path, "sys.exit(1)", SLEEP, grace_s=0.0)
+    run(tmp_path, "sys.exit(1)", SLEEP, report_s=0.0)
     assert len(os.listdir("/dev/fd")) == before
 
 

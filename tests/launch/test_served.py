@@ -65,13 +65,13 @@ def test_a_killed_server_is_started_again_at_its_port(tmp_path: Path) -> None:
 def test_each_generation_has_a_secret_of_its_own(tmp_path: Path) -> None:
     failing = ASKING.replace('/secret"', '/secret-" + os.environ["SHOAL_GENERATION"]')
     failing += 'sys.exit(os.environ["SHOAL_GENERATION"] == "0")'
-    ended = served(tmp_path, failing, SERVER, max_restarts=1, grace_s=0.1).start().wait(timeout_s=30)
+    ended = served(tmp_path, failing, SERVER, max_restarts=1, report_s=0.1).start().wait(timeout_s=30)
     assert ended == Outcome(0), log(tmp_path, 0)
     assert (tmp_path / "secret-0").read_bytes() != (tmp_path / "secret-1").read_bytes()
 
 
 def test_a_server_that_failed_by_itself_is_the_end(tmp_path: Path) -> None:
-    ended = served(tmp_path, SLEEP, "sys.exit(3)", grace_s=0.1).start().wait(timeout_s=30)
+    ended = served(tmp_path, SLEEP, "sys.exit(3)", report_s=0.1).start().wait(timeout_s=30)
     assert ended.exit_code == 1
     assert "server 0 failed first: exit 3" in ended.lines
 
@@ -81,21 +81,21 @@ def test_who_is_expendable_may_be_killed(tmp_path: Path, expendable: bool) -> No
     scripts = ("time.sleep(0.5)", "os.kill(os.getpid(), signal.SIGKILL)")
     commands = [worker(rank, script, tmp_path) for rank, script in enumerate(scripts)]
     commands[1] = replace(commands[1], expendable=expendable)
-    ended = head(commands, grace_s=0.1).start().wait(timeout_s=30)
+    ended = head(commands, report_s=0.1).start().wait(timeout_s=30)
     assert ended.exit_code == (0 if expendable else 1)
     assert ("worker 1 was killed by SIGKILL; the others went on" in ended.lines) == expendable
 
 
 def test_servers_end_when_no_worker_is_left_to_serve(tmp_path: Path) -> None:
     commands = [worker(0, "pass", tmp_path), worker(0, SLEEP, tmp_path, role="server")]
-    assert head(commands, leave_s=0.2).start().wait(30) == Outcome(0)
+    assert head(commands, grace_s=0.2).start().wait(30) == Outcome(0)
 
 
 def test_servers_that_nobody_told_end_with_the_last_worker(tmp_path: Path) -> None:
     """A signal that asks to stop is for the workers."""
     told = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); print('up', flush=True); time.sleep(60)"
     commands = [worker(0, told, tmp_path), worker(0, SLEEP, tmp_path, role="server")]
-    running = head(commands, grace_s=0.2).start()
+    running = head(commands, report_s=0.2).start()
     wait_for(lambda: "up" in log(tmp_path, 0))
     os.kill(os.getpid(), signal.SIGTERM)
     began = time.monotonic()

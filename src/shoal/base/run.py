@@ -79,6 +79,10 @@ class Run:
     def log(self, role: str, rank: int) -> Path:
         return self.folder / "logs" / f"{role}-{rank}.log"
 
+    def agent_log(self, host: str) -> Path:
+        """What the supervisor on a host said of its own failure."""
+        return self.folder / "logs" / f"agent-{re.sub(r'[^A-Za-z0-9.-]', '-', host)}.log"
+
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
 

@@ -37,10 +37,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 )
 @click.option("--sync-dst-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Copy the working directory there on the other hosts first, and start in it.")  # fmt: skip
+@click.option("--workdir", type=click.Path(path_type=Path), metavar="DIR",
+              help="Start there, on every host. [default: this directory]")  # fmt: skip
 @click.option("--ports", metavar="A-B", help="Ports to choose from. [default: any free one]")
 @click.option("--max-restarts", type=click.IntRange(min=0), default=0, help="Start anew so often after a failure.")
 @click.option("--silence", type=Seconds(3), default="30s", show_default=True, metavar="TIME",
               help="A host that says nothing for so long is lost.")  # fmt: skip
+@click.option("--grace", type=Seconds(0), default="60s", show_default=True, metavar="TIME",
+              help="Told to stop, processes have so long before they are killed.")  # fmt: skip
 @hand_options
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 def command(
@@ -58,9 +62,11 @@ def command(
     env: tuple[str, ...],
     log_dir: Path | None,
     sync_dst_dir: Path | None,
+    workdir: Path | None,
     ports: str | None,
     max_restarts: int,
     silence: float,
+    grace: float,
     node_rank: int | None,
     num_nodes: int | None,
     rendezvous: str | None,
@@ -101,8 +107,10 @@ def command(
             nproc_per_node=nproc_per_node,
             id=secrets.token_hex(8),
             env=given,
+            workdir=workdir,
             sync_dst_dir=sync_dst_dir,
             silence_s=silence,
+            grace_s=grace,
             hang_s=None,  # a program that is not ours tells no progress
             max_restarts=max_restarts,
             worlds="all",

@@ -73,6 +73,8 @@ class Workers(click.ParamType):
               help="A host, or this command, that says nothing for so long is lost.")  # fmt: skip
 @click.option("--hang", type=Seconds(1, may_be_off=True), default="60s", show_default=True, metavar="TIME|off",
               help="Without progress for so long, the worker that holds up the others has failed.")  # fmt: skip
+@click.option("--grace", type=Seconds(0), default="60s", show_default=True, metavar="TIME",
+              help="Told to stop, workers have so long to save before they are killed.")  # fmt: skip
 @hand_options
 @click.option("--devices", metavar="0,1", help="CUDA devices to use here.")
 @click.option("--ports", metavar="A-B", help="Ports that Shoal may listen on. [default: any free one]")
@@ -100,6 +102,7 @@ def command(
     max_restarts: int | None,
     silence: float,
     hang: float | None,
+    grace: float,
     node_rank: int | None,
     num_nodes: int | None,
     rendezvous: str | None,
@@ -181,6 +184,7 @@ def command(
             data=getattr(loaded.recipe.data, "path", None),
             silence_s=silence,
             hang_s=hang,
+            grace_s=grace,
             max_restarts=restarts,
             min_workers=least if least < count else None,
         )

@@ -12,6 +12,7 @@ import signal
 import socket
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -84,6 +85,9 @@ class Agent:
             self._introduce()
             while not self._is_done:
                 self._turn()
+        except Exception as error:
+            self._say("failed", why=f"{type(error).__name__}: {error}", traceback=traceback.format_exc())
+            raise
         finally:
             self._end()
         return self._code

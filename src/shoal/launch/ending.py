@@ -38,6 +38,8 @@ class Ending:
     """Where it ran; empty where that goes without saying."""
     lost: str = ""
     """Why nobody can say how it ended: its host is lost."""
+    crash: tuple[str, ...] = ()
+    """The traceback of its agent, where that failed."""
     hung: str = ""
     """How it made no progress while the others waited for it."""
     cause: str = ""
@@ -129,7 +131,7 @@ class Ending:
         elif self.killed:
             manner = "reported an error and did not end by itself"
         what = (self.report.traceback or self.report.error).splitlines() if self.report else self.tail
-        return [f"{self.place} failed first: {manner}", *what, f"log: {self.log}"]
+        return [f"{self.place} failed first: {manner}", *(self.crash or what), f"log: {self.log}"]
 
 
 def failures(endings: Iterable[Ending]) -> list[Ending]:
@@ -164,6 +166,11 @@ def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcom
     if left:
         lines = (f"killed by the agent, for it did not end with the others: {', '.join(killed)}",) if killed else ()
         return Outcome(INTERRUPTED if INTERRUPTED in left else REQUEUE, lines)
+    deaf = [ending for ending in endings if ending.killed and ending.told]
+    if deaf:
+        names = ", ".join(ending.name for ending in deaf)
+        asked = INTERRUPTED if any(signal.SIGINT in ending.told for ending in deaf) else REQUEUE
+        return Outcome(asked, (f"killed by the agent, for it did not end when it was told to: {names}",))
     return Outcome(DONE, tuple(f"{one.place} was {one.manner}; the others went on" for one in endings if one.spared))
 
 

@@ -118,7 +118,7 @@ class Fleet:
         if self._owner.is_stopping:
             return
         self._lose_late(nodes, done, START_S)
-        missing = [node.lost for node in nodes if node.lost]
+        missing = [line for node in nodes if node.lost for line in (*node.crash, node.lost)]
         if missing:
             raise ShoalError("\n".join(missing))
 
@@ -223,10 +223,24 @@ class Fleet:
                 self.fault = (UsageError if message["usage"] else ShoalError)(where + message["text"])
             case "leaving":
                 self.lose(node, f"the agent on {node.name} ended everything there: {message['why']}")
+            case "failed":
+                node.crash = tuple(message["traceback"].splitlines())
+                self._log_crash(node)
+                self.lose(node, f"the agent on {node.name} failed, a fault of Shoal's: {message['why']}")
             case "quiet":
                 node.is_quiet, node.stuck = True, message["stuck"]
             case _:
                 self._owner.heed(node, message)
+
+    def _log_crash(self, node: Node) -> None:
+        log = Run(self._job.run).agent_log(node.name)
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with open(log, "a", encoding="utf-8") as file:
+                file.write("\n".join((*node.crash, "")))
+            node.crash_log = log
+        except OSError:
+            pass  # people see it all the same
 
     def _why(self, node: Node) -> str:
         if self.is_over or node.is_quiet:

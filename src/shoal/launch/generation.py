@@ -61,16 +61,16 @@ class Generation:
         endings, workers, job = list(self.endings.values()), self.workers, self.plan.job
         failed = failures(endings)
         if failed:
-            return min(ending.since for ending in failed) + job.grace_s
+            return min(ending.since for ending in failed) + job.report_s
         left = [ending.since for ending in endings if ending.left]
         if left and workers and not any(worker.running for worker in workers):  # nobody told the servers
-            return max(worker.since for worker in workers) + job.grace_s
+            return max(worker.since for worker in workers) + job.report_s
         if self.told_at is not None:
-            return self.told_at + job.leave_s
+            return self.told_at + job.grace_s
         if left:
-            return min(left) + job.leave_s
+            return min(left) + job.grace_s
         if workers and all(worker.code == DONE or worker.spared for worker in workers):
-            return max(ending.since for ending in workers) + job.leave_s  # servers have nobody left to serve
+            return max(ending.since for ending in workers) + job.grace_s  # servers have nobody left to serve
         return math.inf
 
     # The start
@@ -121,8 +121,10 @@ class Generation:
     def vanish(self, node: Node, at: float) -> None:
         """Nothing more will come from there, since `at` (unix seconds)."""
         for name in self._names_on(node):
-            if self.endings[name].running:
-                self.endings[name].vanished(node.lost, at)
+            ending = self.endings[name]
+            if ending.running:
+                ending.vanished(node.lost, at)
+                ending.crash, ending.log = node.crash, node.crash_log or ending.log
 
     def look_for_hangs(self) -> str:
         """A worker that holds up all others has failed, and says why. A line that names who is missing at the start,

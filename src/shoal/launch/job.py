@@ -56,10 +56,10 @@ class Job:
     """A host, or a launcher, that says nothing for so long is lost, and everything below it ends."""
     hang_s: float | None = 60.0
     """A worker that makes no progress for so long hangs; None: nobody looks."""
-    grace_s: float = 2.0
+    report_s: float = 2.0
     """After a failure, the time the others have to report."""
-    leave_s: float = 60.0
-    """After processes were told to stop, or one stopped in good order, the time the others have to do so."""
+    grace_s: float = 60.0
+    """After processes were told to stop, or one stopped in good order, the time the rest has before it is killed."""
     max_restarts: int = 0
     min_workers: int | None = None
     """A restart may do with so few workers; None: with the same number only."""

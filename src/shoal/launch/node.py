@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from shoal.launch.hosts import Host
@@ -28,6 +29,10 @@ class Node:
         self.has_started = False
         self.lost = ""
         """Why nothing more will come from there; empty while all is well."""
+        self.crash: tuple[str, ...] = ()
+        """The agent's traceback, where it failed."""
+        self.crash_log: Path | None = None
+        """Where that lies, too."""
         self.address: str | None = None
         """As ssh reached it; None where the agent cannot tell."""
         self.skew_s = 0.0

@@ -20,13 +20,13 @@ OWN = ("/logs/", "/.lock", "/.job-*", "/plan.txt", "/recipe.yaml")
 LIMIT_S = 600.0
 
 
-def sync(hosts: Sequence[Host], folder: Path, reach: Reach) -> None:
-    """Copies the working directory to `folder` on all of `hosts`, at once; ShoalError that names each that failed."""
+def sync(hosts: Sequence[Host], workdir: Path, folder: Path, reach: Reach) -> None:
+    """Copies `workdir` to `folder` on all of `hosts`, at once; ShoalError that names each that failed."""
     if not hosts:
         return
     if shutil.which("rsync") is None:
         raise UsageError("--sync-dst-dir: no `rsync` on PATH here; install it, or use a folder that all hosts share")
-    copies = [(host, _start(host, folder, reach)) for host in hosts]
+    copies = [(host, _start(host, workdir, folder, reach)) for host in hosts]
     faults = []
     for host, copy in copies:
         try:
@@ -67,8 +67,8 @@ class Carrier:
         return _reason(host, copy.returncode, copy.stderr.read(), self._reach)
 
 
-def _start(host: Host, folder: Path, reach: Reach) -> subprocess.Popen[str]:
-    return _rsync(host, reach, LEFT_OUT, f"{os.getcwd()}/", f"{_name(host)}:{folder}/")
+def _start(host: Host, workdir: Path, folder: Path, reach: Reach) -> subprocess.Popen[str]:
+    return _rsync(host, reach, LEFT_OUT, f"{os.path.abspath(workdir)}/", f"{_name(host)}:{folder}/")
 
 
 def _rsync(host: Host, reach: Reach, left_out: Sequence[str], *words: str) -> subprocess.Popen[str]:

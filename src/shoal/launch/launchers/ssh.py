@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from shoal.launch.head import Head
@@ -46,7 +47,8 @@ class Ssh(Launcher, frozen=True, kw_only=True):
     def start(self, plan: Plan) -> Handle:
         reach = self._reach
         if plan.job.sync_dst_dir is not None:
-            sync([host for host in plan.hosts if not host.is_here], plan.job.sync_dst_dir, reach)
+            away = [host for host in plan.hosts if not host.is_here]
+            sync(away, plan.job.workdir or Path(), plan.job.sync_dst_dir, reach)
 
         def connect(host: Host, plan: Plan, terminal: int | None) -> Line:
             if host.is_here:
