@@ -122,15 +122,6 @@ def test_a_log_folder_that_a_host_may_not_write_to(hosts: Hosts, read_only: Path
         assert "here is host2" in (read_only / "run" / "logs" / "worker-1.log").read_text()
 
 
-def test_no_permission_for_the_log_folder(hosts: Hosts, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    result = shoal(hosts, "launch", "-H", "host1,host2", "--ssh-config", hosts.ssh_config, "--log-dir",
-                   tmp_path / "file" / "run", *DONE)  # fmt: skip
-    assert result.returncode in (1, 2)
-    told = lines(result, result.returncode)
-    assert str(tmp_path / "file") in told[-1] and "Not a directory" in told[-1]
-
-
 def test_a_command_that_is_not_there(hosts: Hosts, tmp_path: Path) -> None:
     told = lines(launch(hosts, tmp_path, "-n", "2", "--", "no-such-program", "--fast"))
     assert any("cannot start 'no-such-program': No such file or directory" in line for line in told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,12 @@ def test_a_host_that_dies_is_done_without(hosts: Hosts, here: Run, tmp_path: Pat
     try:
         while not saved(run, 10):
             assert job.poll() is None, (tmp_path / "err").read_text()
+            time.sleep(0.05)
         hosts.off("host2")
+        began = time.monotonic()
+        while "Resumed" not in (tmp_path / "err").read_text():
+            assert time.monotonic() - began < 30 and job.poll() is None, (tmp_path / "err").read_text()
+            time.sleep(0.05)
         assert job.wait(120) == 0, (tmp_path / "err").read_text()
     finally:
         job.kill()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,61 @@ def test_no_log_dir(tmp_path: Path) -> None:
     done = launch(tmp_path, code="print()")
     assert done.returncode == 2
     assert done.stderr.startswith(f"shoal: --log-dir {tmp_path}/run: cannot be made (") and done.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def powerless() -> list[str]:
+    """What runs a command for which the permissions of files hold, as they do not for root."""
+    if os.geteuid():
+        return []
+    words = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    if shutil.which("setpriv") is None or subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("root may write everywhere, and no setpriv here takes that right away")
+    return words
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "said"),
+    [
+        (".", 2, "shoal: --log-dir {run}: cannot be made (Permission denied)"),
+        ("run", 2, "shoal: --log-dir {run}: not writable (Permission denied)"),
+        ("run/logs", 1, "shoal: log {run}/logs/worker-0.log: cannot be opened (Permission denied)"),
+    ],
+)
+def test_no_permission_for_the_log_dir(tmp_path: Path, powerless: list[str], place: str, code: int, said: str) -> None:
+    run = tmp_path / "run"
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (tmp_path / place).chmod(0o555)
+    argv = [*powerless, sys.executable, "-m", "shoal", "launch", "--log-dir", str(run), "--", "true"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    finally:
+        (tmp_path / place).chmod(0o755)
+    assert (done.returncode, done.stderr.splitlines()) == (code, [said.format(run=run)])
+
+
+def test_a_working_directory_that_is_given(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    done = launch(tmp_path, "--workdir", "there", "--", "pwd")
+    assert (done.returncode, done.stderr.splitlines()) == (0, [f"{tmp_path}/there"])
+    done = launch(tmp_path, "--workdir", "none", "--", "pwd")
+    assert done.returncode == 1
+    assert f"cannot start 'pwd': no folder {tmp_path}/none here" in done.stderr
+
+
+def test_who_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    code = "trap '' TERM; touch up; sleep 60 & wait; sleep 60"
+    argv = [sys.executable, "-m", "shoal", "launch", "--grace", "2s", "--log-dir", str(tmp_path / "run")]
+    process = subprocess.Popen([*argv, "--", "sh", "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "up").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.terminate()
+    began = time.monotonic()
+    _, said = process.communicate(timeout=30)
+    assert 1.9 < time.monotonic() - began < 5
+    assert process.returncode == 75
+    assert said.splitlines()[-1] == "killed by the agent, for it did not end when it was told to: worker 0"
 
 
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from shoal.launch.environment import fill, inherited, own, travelling
-from shoal.launch.oom import OutOfMemory
 
 
 @pytest.mark.parametrize(
@@ -43,19 +39,6 @@ def test_placeholders() -> None:
     assert fill("{'json': {}} {port:none} {other} $HOME {{rendezvous}}", values) == (
         "{'json': {}} {port:none} {other} $HOME {h:1}"
     )
-
-
-def test_a_want_of_memory_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = tmp_path / "memory.events"
-    events.write_text("low 0\noom 1\noom_kill 1\n")
-    monkeypatch.setattr("shoal.launch.oom._counters", lambda: [events])
-    monkeypatch.setattr("shoal.launch.oom._in_kernel_log", lambda pid: False)
-    memory = OutOfMemory()
-    assert memory.cause(os.getpid()) is None
-    events.write_text("low 0\noom 2\noom_kill 2\n")
-    cause = memory.cause(os.getpid())
-    assert cause is not None and "OOM killer" in cause
-    assert memory.cause(os.getpid()) is None
 
 
 @pytest.mark.parametrize(

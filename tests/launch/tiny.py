@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 import textwrap
 import time
@@ -44,6 +45,20 @@ def run(folder: Path, *scripts: str, **options: Any) -> Outcome:
     """Runs one worker per script; `console` in options reads along."""
     commands = [worker(rank, script, folder) for rank, script in enumerate(scripts)]
     return head(commands, **options).start().wait(timeout_s=30)
+
+
+def tiny_launch(
+    folder: Path, script: str, before: Callable[[], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`shoal launch` of one worker with this script. `before` is called in the launcher's process before it begins."""
+    return subprocess.run(
+        [sys.executable, "-m", "shoal", "launch", "--log-dir", str(folder / "run"), "--", sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=before,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
 
 
 def log(folder: Path, rank: int) -> str:

@@ -30,7 +30,7 @@ from shoal.launch.output import Output
 from shoal.launch.ports import listen, reserve
 from shoal.launch.pulses import Pulses
 from shoal.launch.signals import Signals
-from shoal.launch.warden import UNKILLABLE_S, Tie, end_warden, guard
+from shoal.launch.warden import STUCK_S, UNKILLABLE_S, Tie, end_warden, guard
 from shoal.launch.watch import Watch
 
 TURN_S = 1.0
@@ -70,6 +70,8 @@ class Agent:
         self._console = int(console) if console else None
         self._pulses: Pulses | None = None
         self._warden = os.getppid()
+        self._is_stuck = False
+        """Whether something here hangs in the kernel."""
         self._is_done = False
         self._code = FAILED
         """This process's exit code: the job's, if the launcher said it."""
@@ -361,7 +363,8 @@ class Agent:
         for child in self._children.values():
             child.kill()
         self._group.kill()
-        stuck = kill_below(limit_s=UNKILLABLE_S, beat=self._beat)
+        stuck = kill_below(limit_s=STUCK_S if self._is_stuck else UNKILLABLE_S, beat=self._beat)
+        self._is_stuck = bool(stuck)
         limit = time.monotonic() + UNKILLABLE_S
         # A process's first thread may be gone long before the others, which hold its memory and its ports.
         while not stuck and any(child.look() for child in self._children.values()) and time.monotonic() < limit:

@@ -32,6 +32,8 @@ class Ending:
     """Signals that were passed on to it."""
     killed: bool = False
     """Whether the agent killed it."""
+    stuck: bool = False
+    """Whether it was killed and did not end."""
     tail: tuple[str, ...] = ()
     """Its last lines of output."""
     host: str = ""
@@ -103,11 +105,13 @@ class Ending:
 
     @property
     def manner(self) -> str:
-        """not started, running, exit 1, killed by SIGSEGV, killed by the agent, lost with its host."""
+        """not started, running, exit 1, killed by SIGSEGV or by the agent, hangs in the kernel, lost with its host."""
         if self.lost:
             return "lost with its host"
         if self.killed:
             return "killed by the agent"
+        if self.stuck:
+            return "hangs in the kernel"
         if self.status is None:
             return "running" if self.started else "not started"
         return f"exit {self.status}" if self.status >= 0 else f"killed by {_signal_name(-self.status)}"
@@ -166,7 +170,7 @@ def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcom
     if left:
         lines = (f"killed by the agent, for it did not end with the others: {', '.join(killed)}",) if killed else ()
         return Outcome(INTERRUPTED if INTERRUPTED in left else REQUEUE, lines)
-    deaf = [ending for ending in endings if ending.killed and ending.told]
+    deaf = [ending for ending in endings if (ending.killed or ending.stuck) and ending.told]
     if deaf:
         names = ", ".join(ending.name for ending in deaf)
         asked = INTERRUPTED if any(signal.SIGINT in ending.told for ending in deaf) else REQUEUE

@@ -30,7 +30,7 @@ class Generation:
         self.told_at: float | None = None
         """When the workers were told to stop, on the monotonic clock."""
         self.is_over = False
-        """Whether it is killed to make room for the next one."""
+        """Whether it makes room for the next one."""
         self._hangs = Hangs()
         self._logs = {command.name: Path(os.path.abspath(command.log)) for command in plan.commands}
 
@@ -125,6 +125,11 @@ class Generation:
             if ending.running:
                 ending.vanished(node.lost, at)
                 ending.crash, ending.log = node.crash, node.crash_log or ending.log
+
+    def give_up(self) -> None:
+        """Those that were killed and still run will not end: they hang in the kernel."""
+        for ending in self.endings.values():
+            ending.stuck = ending.running
 
     def look_for_hangs(self) -> str:
         """A worker that holds up all others has failed, and says why. A line that names who is missing at the start,

@@ -28,7 +28,7 @@ from shoal.launch.rendezvous import fresh_secrets, meet, where
 from shoal.launch.signals import Signals
 from shoal.launch.sync import Carrier
 from shoal.launch.tagged import kill_tagged
-from shoal.launch.warden import UNKILLABLE_S
+from shoal.launch.warden import STUCK_S, UNKILLABLE_S
 
 JOIN_S = 5.0
 """How long a restart that can do with fewer hosts waits for those that were lost."""
@@ -188,7 +188,8 @@ class Head:
         number, most = self._now.number, self._job.max_restarts
         if number >= most or self._now.told_at is not None or self._now.outcome().exit_code != FAILED:
             return False
-        self._kill_generation()
+        self._now.is_over = True
+        self._kill()
         self._carry(back=True)
         lines = self._now.outcome().lines
         while number < most and self._ordered is None:
@@ -204,15 +205,16 @@ class Head:
             except UsageError:
                 raise
             except ShoalError as error:  # another host was lost in these seconds, or has not come back yet
-                self._kill_generation()
+                self._now.is_over = True
+                self._kill()
                 self._fleet.fault = None
                 lines = tuple(str(error).splitlines())
         self._outcome = self._ordered or Outcome(FAILED, lines)
         return False
 
-    def _kill_generation(self) -> None:
-        self._now.is_over = True
+    def _kill(self) -> None:
         self._fleet.kill()
+        self._now.give_up()
 
     def _tell_restart(self) -> None:
         plan, count = self._now.plan, len(self._now.workers)
@@ -264,11 +266,12 @@ class Head:
             if self._fleet.is_over:
                 return
             self._fleet.is_over = True
-        self._fleet.kill()
+        self._kill()
         self._carry(back=True)
         well = self._now.has_begun and not self._fleet.fault
         self._fleet.close(self._now.outcome(self._ordered).exit_code if well else FAILED)
-        if any(node.line.is_local for node in self._fleet.nodes.values()):
-            kill_tagged(self._job.id, limit_s=UNKILLABLE_S)  # where the guardians were killed, both at once
+        here = [node for node in self._fleet.nodes.values() if node.line.is_local]
+        if here:  # where the guardians were killed, both at once
+            kill_tagged(self._job.id, limit_s=STUCK_S if any(node.stuck for node in here) else UNKILLABLE_S)
         self._signals.close()
         self._console.close()

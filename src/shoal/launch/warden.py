@@ -25,6 +25,8 @@ HEED_S = 2.0
 """How long an agent may take to end once the link has."""
 UNKILLABLE_S = 5.0
 """A killed process that is still there after this hangs in the kernel."""
+STUCK_S = 0.5
+"""How long to try once more what was found to hang."""
 
 
 class Tie:
@@ -112,16 +114,19 @@ def guard(reads: int, writes: int, agent: Callable[[Tie, Group], int]) -> int:
 
 
 def _as_agent(agent: Callable[[Tie, Group], int], tie: Tie, group: Group) -> int:
+    limit_s = UNKILLABLE_S
     try:
         adopt_orphans()
-        return agent(tie, group)
+        code = agent(tie, group)
+        limit_s = STUCK_S
+        return code
     except BaseException:
         import traceback
 
         traceback.print_exc()
         return 1
     finally:
-        kill_below()  # whatever went wrong
+        kill_below(limit_s=limit_s)  # whatever went wrong
         sys.stderr.flush()
 
 
@@ -146,9 +151,19 @@ def _watch(agent: int, tie: Tie, link: int, group: Group) -> int:
     if not tie.is_over:
         os.kill(agent, signal.SIGKILL)  # not reaped yet: its number is still its own
     group.kill()
-    stuck = kill_below(spare=(agent,), limit_s=UNKILLABLE_S)
+    stuck = kill_below(spare=(agent,), limit_s=STUCK_S if _left_by_itself(agent) else UNKILLABLE_S)
     group.close()
     if any(process.pid == agent for process in stuck):
         return 1
     _, status = os.waitpid(agent, os.WNOHANG) if not tie.is_over else os.waitpid(agent, 0)
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1
+
+
+def _left_by_itself(agent: int) -> bool:
+    """Whether the agent exited: then it has tried long enough to leave nothing below it."""
+    limit = time.monotonic() + STUCK_S
+    while (seen := os.waitid(os.P_PID, agent, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.005)
+    return seen.si_code == os.CLD_EXITED
