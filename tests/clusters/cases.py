@@ -11,7 +11,10 @@ CLOSED_S = 5.0
 START_S = 30.0
 """What a host may take to answer at all."""
 AGAIN_S = 30.0
-"""What a training may take to go on from its newest checkpoint, or to save its state and to stop."""
+"""What a training may take to go on from its newest checkpoint, or to save its state and to stop, on a machine where
+its first start took no longer than that."""
+LONG_S = 10 * SILENCE_S
+"""How long nobody looks for a hang while a worker saves."""
 PROCESSES = ("launcher", "agent", "warden", "worker", "data worker", "server", "ssh")
 SIGNALS = ("KILL", "STOP", "TERM")
 EVENTS = (
@@ -66,7 +69,7 @@ class Case:
     def limit_s(self) -> float:
         """From the strike until nothing is left, or until the training goes on."""
         if self.trains and self.event not in FATAL:
-            return AGAIN_S
+            return AGAIN_S + (LONG_S if self.event == ("worker", "STOP") else 0.0)
         if self.early and self.event in (("ssh", "STOP"), ("cable", "cut")):
             return CLOSED_S + START_S  # no agent may have answered yet
         return CLOSED_S + (SILENCE_S if self.event in SILENT else 0.0)

@@ -36,6 +36,9 @@ class Job:
         self.run = Run(folder / "run")
         self.rank = -1
         """The worker that is struck."""
+        self.began = time.monotonic()
+        self.start_s = 0.0
+        """What the start took, until all of it ran."""
         self._id = ""
 
     def is_ready(self) -> bool:

@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 
 from bystanders import Bystanders
-from cases import CLOSED_S, FATAL, SILENCE_S, STOPPING, UNNOTICED, Case, Seen
+from cases import AGAIN_S, CLOSED_S, FATAL, SILENCE_S, STOPPING, UNNOTICED, Case, Seen
 from cluster import Hosts
 from command import shoal
 from jobs import TRAINING, Job, fresh_folder, started, wait_for
 from outcome import what_came
 from processes import describe, family, identity, lives, name
 
-READY_S = 60.0
+READY_S = 90.0
 END_S = 120.0
 """What a training that goes on may take to its end."""
 
@@ -55,6 +55,7 @@ class Stage:
         """When it was struck."""
         if not case.early:
             wait_for(job.is_ready, READY_S, f"the job was not ready after {READY_S:g} s", job.process)
+        job.start_s = time.monotonic() - job.began
         victim: int | None = None
         if case.target not in ("cable", "host"):
             victim = wait_for(lambda: job.find(case), READY_S, f"no {case.target} to strike", job.process)
@@ -95,8 +96,8 @@ class Stage:
             seen.faults.append(f"alive after {case.limit_s:g} s: {', '.join(map(describe, left[:6]))}")
         if spared:
             job.process.send_signal(signal.SIGCONT)
-        try:
-            seen.code = job.process.wait(CLOSED_S)
+        try:  # a launcher that was stopped finds its hosts lost, and has a training go on
+            seen.code = job.process.wait(END_S if case.trains and spared else CLOSED_S)
         except subprocess.TimeoutExpired:
             seen.faults.append(f"the launcher did not end: {job.said()[-500:]}")
 
@@ -106,7 +107,8 @@ class Stage:
             if case.event in STOPPING and seen.code != 75:
                 seen.faults.append(f"was not stopped in good order: {job.said()[-500:]}")
             return
-        wait_for(lambda: "Resumed" in job.said(), case.limit_s, f"did not go on within {case.limit_s:g} s", job.process)
+        limit_s = case.limit_s + max(0.0, job.start_s - AGAIN_S)
+        wait_for(lambda: "Resumed" in job.said(), limit_s, f"did not go on within {limit_s:.0f} s", job.process)
         seen.seconds = time.monotonic() - began
         seen.code = job.process.wait(END_S)
         if seen.code != 0:
