@@ -10,7 +10,6 @@ import binascii
 import os
 import signal
 import socket
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -417,6 +416,8 @@ class Secret:
             os.fchmod(descriptor, 0o600)
             self.descriptors, self.name = (descriptor,), f"/proc/self/fd/{descriptor}"
         else:
+            import tempfile  # with all that it imports itself, a tenth of the agent's start
+
             descriptor, self.name = tempfile.mkstemp(prefix="shoal-secret-")
             self._path = self.name
         os.write(descriptor, secret.encode())

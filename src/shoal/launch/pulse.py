@@ -12,7 +12,6 @@ import mmap
 import os
 import signal
 import struct
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,6 +68,8 @@ def make_memory(name: str) -> int:
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create(name)
     else:
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
