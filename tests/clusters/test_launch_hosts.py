@@ -27,6 +27,25 @@ dist.destroy_process_group()
 """
 
 
+MEETING = """
+import os, socket
+rank, size = int(os.environ["RANK"]), os.environ["WORLD_SIZE"]
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    listening = socket.create_server(place)
+    peer, _ = listening.accept()
+    peer.sendall(size.encode())
+else:
+    while True:
+        try:
+            peer = socket.create_connection(place)
+            break
+        except ConnectionRefusedError:
+            pass
+    print(f"rank {rank} on {socket.gethostname()} of {size} met {peer.recv(9).decode()}", flush=True)
+"""
+
+
 def launch(
     hosts: Hosts, folder: Path, *words: str, on: str = "host1,host2", **env: str
 ) -> subprocess.CompletedProcess[str]:
@@ -79,7 +98,7 @@ def test_mxnet_itself(hosts: Hosts, tmp_path: Path) -> None:
 
 def test_by_hand_on_each_host(hosts: Hosts, tmp_path: Path) -> None:
     """Node 0 listens on its address in the hosts' network; the other reaches it there, and no ssh is needed."""
-    (tmp_path / "script.py").write_text(TORCH)
+    (tmp_path / "script.py").write_text(MEETING)
     (tmp_path / "secret").write_text("0123456789abcdef0123456789abcdef")
     (tmp_path / "secret").chmod(0o600)
     argv = [
@@ -93,15 +112,14 @@ def test_by_hand_on_each_host(hosts: Hosts, tmp_path: Path) -> None:
         f"{hosts.address('host1')}:29500",
     ]
     argv += ["--secret-file", str(tmp_path / "secret"), "--log-dir", str(tmp_path / "run"), "--node-rank"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = ["--", sys.executable, str(tmp_path / "script.py")]
     nodes = [
-        subprocess.Popen(hosts.argv(name, [*argv, str(node), *command]), env=env, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(hosts.argv(name, [*argv, str(node), *command]), stderr=subprocess.PIPE, text=True)
         for node, name in ((1, "host2"), (0, "host1"))
     ]
     told = [node.communicate(timeout=120)[1] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], told
-    assert "rank 1 on host2: sum 3 " in log(tmp_path, "worker-1")
+    assert "rank 1 on host2 of 2 met 2\n" in log(tmp_path, "worker-1")
     assert f"workers meet at {hosts.address('host1')}:" in told[1] and ": eth0 of node-0, on the way" in told[1]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cluster import Hosts
 from command import argv, shoal
+from outcome import what_came
 
 from shoal.base.run import Run
 
@@ -31,6 +32,15 @@ def here(tmp_path_factory: pytest.TempPathFactory, _two_hosts: Hosts) -> Run:
     done = shoal(_two_hosts, "train", *SMALL, "length=6ep", "--run", run.folder)
     assert done.returncode == 0, done.stderr
     return run
+
+
+@pytest.mark.slow
+def test_four_workers_on_two_hosts_give_the_bits_of_this_host(hosts: Hosts, here: Run, tmp_path: Path) -> None:
+    """The model, the optimizer's state and all figures; tests/e2e/test_exactness.py has any number of workers here."""
+    words = ("train", *SMALL, "length=6ep", "-n", "4", "-H", "host1,host2", "--ssh-config", hosts.ssh_config)
+    done = shoal(hosts, *words, "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert what_came(tmp_path / "run") == what_came(here.folder)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Training over ssh hosts: the bits of one host; a worker that hangs is named, and the rest goes on."""
+"""Training over ssh hosts: a worker that hangs is named, and the job goes on."""
 
 from __future__ import annotations
 
@@ -11,24 +11,12 @@ from typing import Any
 
 import pytest
 from cluster import Hosts
-from command import CPU, argv, shoal
-from outcome import what_came
+from command import CPU, argv
 from processes import environment
 
 from shoal.base.run import Run
 
 EXACT = ("strategy.deterministic=true", "strategy.threads=1")
-
-
-@pytest.mark.slow
-def test_four_workers_on_two_hosts_give_the_bits_of_four_here(hosts: Hosts, tmp_path: Path) -> None:
-    words = ("train", "digits", *EXACT, "length=3ep", "-n", "4")
-    here = shoal(hosts, *words, "--run", tmp_path / "here")
-    assert here.returncode == 0, here.stderr
-    ssh = ("-H", "host1,host2", "--ssh-config", hosts.ssh_config)
-    there = shoal(hosts, *words, *ssh, "--run", tmp_path / "there")
-    assert there.returncode == 0, there.stderr
-    assert what_came(tmp_path / "there") == what_came(tmp_path / "here")
 
 
 @pytest.mark.slow

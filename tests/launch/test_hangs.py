@@ -148,10 +148,10 @@ HANGS = {
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("case", HANGS)
 def test_a_hang_is_named_with_its_stack(case: str, tmp_path: Path) -> None:
-    lines, seconds, _ = run(tmp_path, WAITS, PULSE_OF + "pulse.beat('computes', 6)\n" + HANGS[case], hang_s=1.0)
+    lines, seconds, _ = run(tmp_path, WAITS, PULSE_OF + "pulse.beat('computes', 6)\n" + HANGS[case], hang_s=0.5)
     assert seconds < 15
     said = "\n".join(lines)
-    assert "worker 1 failed first: no progress for 1 s: pid " in said
+    assert "worker 1 failed first: no progress for 0.5 s: pid " in said
     assert "computes after step 6" in said
     assert " in stuck" in said
     assert "meanwhile worker 0 exchanges after step 7" in said
@@ -161,13 +161,13 @@ def test_a_hang_is_named_with_its_stack(case: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stopped_worker_is_named(tmp_path: Path) -> None:
     stops = "pulse.beat('computes', 7); os.kill(os.getpid(), signal.SIGSTOP)"
-    lines, _, _ = run(tmp_path, WAITS, PULSE_OF + stops, hang_s=1.0)
+    lines, _, _ = run(tmp_path, WAITS, PULSE_OF + stops, hang_s=0.5)
     assert "worker 1 failed first" in "\n".join(lines)
     assert "state T, stopped, computes after step 7" in "\n".join(lines)
 
 
 def test_a_program_without_a_pulse_never_hangs(tmp_path: Path) -> None:
-    ended = head([worker(0, "time.sleep(2.5)", tmp_path)], hang_s=0.5, worlds="all").start().wait(timeout_s=30)
+    ended = head([worker(0, "time.sleep(1.5)", tmp_path)], hang_s=0.2, worlds="all").start().wait(timeout_s=30)
     assert ended.exit_code == 0
 
 

@@ -132,24 +132,32 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     assert alive, "a bystander was hit"
 
 
-ENDS = [
-    ("launcher", signal.SIGKILL, CLOSED_S),
-    ("launcher", signal.SIGSTOP, SILENT_S),
-    ("agent", signal.SIGKILL, CLOSED_S),
-    ("agent", signal.SIGSTOP, SILENT_S),
-    ("warden", signal.SIGKILL, CLOSED_S),
-    ("warden", signal.SIGSTOP, SILENT_S),
-    ("worker", signal.SIGKILL, CLOSED_S),
-]
+@pytest.mark.usefixtures("bystander")
+@pytest.mark.parametrize("who", ["launcher", "agent", "warden", "worker"])
+def test_nothing_is_left(who: str, job: Job) -> None:
+    os.kill(job.of(who), signal.SIGKILL)
+    if who != "launcher":
+        assert job.launcher.wait(CLOSED_S + 3) == 1
+    job.ends(CLOSED_S)
 
 
 @pytest.mark.usefixtures("bystander")
-@pytest.mark.parametrize(("who", "number", "limit_s"), ENDS, ids=[f"{who}-{number.name}" for who, number, _ in ENDS])
-def test_nothing_is_left(who: str, number: signal.Signals, limit_s: float, job: Job) -> None:
-    os.kill(job.of(who), number)
-    if who != "launcher":
-        assert job.launcher.wait(limit_s + 3) == 1
-    job.ends(limit_s)
+def test_whoever_is_stopped_counts_as_lost_after_the_silence(tmp_path: Path) -> None:
+    """Three jobs at once, for it is the same silence that all of them wait for."""
+    jobs: dict[str, Job] = {}
+    try:
+        for who in ("launcher", "agent", "warden"):
+            (tmp_path / who).mkdir()
+            jobs[who] = Job(tmp_path / who)
+        for who, job in jobs.items():
+            os.kill(job.of(who), signal.SIGSTOP)
+        for who, job in jobs.items():
+            if who != "launcher":
+                assert job.launcher.wait(SILENT_S + 3) == 1
+            job.ends(SILENT_S)
+    finally:
+        for job in jobs.values():
+            job.kill()
 
 
 def test_children_of_a_worker_are_its_own_affair(job: Job) -> None:

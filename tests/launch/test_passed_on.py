@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -125,5 +126,7 @@ ended = Head(Plan((command,), Job((), folder), 'local', (Host('localhost'),)), d
 print(ended.exit_code, *ended.lines)
 """
     env = {**os.environ, "PYTHONPATH": SOURCE}
+    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", driver, str(tmp_path)], env=env, capture_output=True, text=True)
+    assert time.monotonic() - began < 4, "a host that never answered was waited for"
     assert done.stdout == "130 told to stop before the start (SIGINT)\n", done.stderr

@@ -263,7 +263,7 @@ class Fleet:
 
     def kill(self) -> None:
         """Leaves nothing of the job's processes on any host that answers."""
-        nodes = [node for node in self.nodes.values() if not node.lost]
+        nodes = [node for node in self.nodes.values() if node.is_here and not node.lost]
         for node in nodes:
             node.is_quiet = False
             node.say("kill")
@@ -282,6 +282,8 @@ class Fleet:
         """Has all agents end with this exit code, and leaves no line and no marker."""
         for node in self.nodes.values():
             node.say("bye", code=code)
+            if not (node.is_here or node.lost):
+                node.line.cut()  # nobody there has anything to end
         for node in self.nodes.values():
             node.line.close()
         if any(not node.line.is_local for node in self.nodes.values()):
