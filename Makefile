@@ -11,7 +11,7 @@ help:
 	@echo "make lint    ruff, pyright, import-linter"
 	@echo "make soak    20 minutes of training on servers while workers and servers are killed at random"
 	@echo "make bench   the figures of docs/measured.md, measured here"
-	@echo "make chaos   kill, stop and cut everything a job has, 120 times (root, Linux; some ten minutes)"
+	@echo "make chaos   kill, stop and cut everything a job has, 120 times (root, Linux; some twenty minutes)"
 
 train: $(READY)
 	@$(BIN)/shoal train digits -n 2

@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from tiny import PRELUDE, SOURCE, log
 
+from shoal.launch.generation import Generation
 from shoal.launch.head import Head
 from shoal.launch.hosts import Host
 from shoal.launch.job import Job, Outcome, Plan, Role
 from shoal.launch.launchers.local import local_line
 from shoal.launch.line import Line
+from shoal.launch.link import Link
+from shoal.launch.node import Node
 from shoal.launch.plan import plan_of
 
 
@@ -78,3 +81,14 @@ def test_told_to_stop_between_two_starts(tmp_path: Path, monkeypatch: pytest.Mon
     ended = Head(planned, connect, console=io.StringIO()).start().wait(30)
     assert ended == Outcome(75, ("told to stop before the restart (SIGTERM)",))
     assert calls == 2
+
+
+def test_the_last_words_of_a_process_that_is_no_more_are_no_fault(tmp_path: Path) -> None:
+    """An agent may empty the pipes of the generation before when it starts the next one."""
+    role = Role("worker", 1, ("true",))
+    generation = Generation(plan_of(Job((role,), tmp_path), "local"), 1)
+    node = Node(Host("localhost"), Line(Link(*os.pipe())))
+    for message in ({"is": "log", "data": "YQo="}, {"is": "report", "line": "{}"}, {"is": "ended", "status": 0}):
+        assert generation.heed(node, {**message, "name": "worker 1"}) is None
+    node.line.cut()
+    assert list(generation.endings) == ["worker 0"]

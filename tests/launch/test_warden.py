@@ -187,3 +187,11 @@ def test_what_ended_late_is_not_taken_for_what_was_started_meanwhile(talk: Talk)
     os.kill(agent, signal.SIGCONT)
     talk.hear("started")
     assert talk.hear("ended")["status"] == 0
+
+
+def test_a_signal_for_nobody_is_no_fault(talk: Talk) -> None:
+    """Told while the start goes wrong: of those behind a program that is not there none is started."""
+    talk.greet()
+    talk.say(do="tell", name="worker 7", number=15)
+    talk.start("true")
+    assert talk.hear("ended")["status"] == 0

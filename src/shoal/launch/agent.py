@@ -202,7 +202,8 @@ class Agent:
             case "again":
                 self._again(message["name"])
             case "tell":
-                self._children[message["name"]].tell(message["number"])
+                if child := self._children.get(message["name"]):  # one before it may have been impossible to start
+                    child.tell(message["number"])
             case "kill":
                 self._kill()
             case "bye":

@@ -99,7 +99,9 @@ class Generation:
 
     def heed(self, node: Node, message: Message) -> Ending | None:
         """The ending of a process that has ended just now, if that is what was said."""
-        name = message.get("name", "")
+        name = message.get("name")
+        if name is not None and name not in self.endings:
+            return None  # the last words of one before, whose place nobody has now
         match message["is"]:
             case "started":
                 for absent in set(self._names_on(node)) - node.pids.keys():
@@ -148,7 +150,7 @@ class Generation:
     def _heed_report(self, node: Node, name: str, message: Message) -> None:
         fault = message.get("fault")
         report = Report(fault) if fault else Report.parse(message["line"].encode())
-        if report and name in self.endings:
+        if report:
             self.endings[name].reported(replace(report, time=report.time - (0 if fault else node.skew_s)))
 
     def _append(self, name: str, data: bytes) -> None:
