@@ -12,7 +12,7 @@ START_S = 30.0
 """What a host may take to answer at all."""
 AGAIN_S = 30.0
 """What a training may take to go on from its newest checkpoint, or to save its state and to stop, on a machine where
-its first start took no longer than that."""
+its first start took no longer than half of that."""
 LONG_S = 10 * SILENCE_S
 """How long nobody looks for a hang while a worker saves."""
 PROCESSES = ("launcher", "agent", "warden", "worker", "data worker", "server", "ssh")

@@ -107,7 +107,7 @@ class Stage:
             if case.event in STOPPING and seen.code != 75:
                 seen.faults.append(f"was not stopped in good order: {job.said()[-500:]}")
             return
-        limit_s = case.limit_s + max(0.0, job.start_s - AGAIN_S)
+        limit_s = case.limit_s + max(0.0, 2 * job.start_s - AGAIN_S)
         wait_for(lambda: "Resumed" in job.said(), limit_s, f"did not go on within {limit_s:.0f} s", job.process)
         seen.seconds = time.monotonic() - began
         seen.code = job.process.wait(END_S)

@@ -16,7 +16,7 @@ from shoal.launch import pulses
 from shoal.launch.ending import Ending, outcome
 from shoal.launch.hangs import Hangs
 from shoal.launch.job import Outcome
-from shoal.launch.pulse import LONG, MEETS, PULSE, Pulse, make_pulse, read_pulse
+from shoal.launch.pulse import LONG, MEETS, PULSE, STARTS, Pulse, make_pulse, read_pulse
 from shoal.launch.pulses import Pulses
 from shoal.launch.report import Report
 
@@ -116,6 +116,24 @@ def test_patience_is_multiplied_and_others_are_waited_for() -> None:
     waiting.beat("exchanges", 3)
     time.sleep(0.1)
     assert watch.look() == []
+    watch.forget()
+
+
+def test_loading_libraries_takes_its_time_however_short_a_hang_is() -> None:
+    watch = Pulses(0.001)
+    descriptor = watch.make("worker 0")[PULSE]
+    watch.started({"worker 0": os.getpid()})
+    time.sleep(0.05)
+    assert watch.look() == []
+    pulse = Pulse(descriptor)
+    pulse.beat(STARTS, 0)
+    time.sleep(0.05)
+    assert watch.look() == [] and watch._asked_at is None
+    pulse.beat("computes", 1)
+    time.sleep(0.05)
+    watch._ask = lambda worker: None  # type: ignore[method-assign]  # it would be this process
+    watch.look()
+    assert watch._asked_at is not None
     watch.forget()
 
 

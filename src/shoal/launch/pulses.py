@@ -27,6 +27,8 @@ from shoal.launch.pulse import (
 
 LATE_S = 20.0
 """After so long, workers that have not met are named."""
+START_LEAST_S = 120.0
+"""What a worker may take to load its libraries, which a busy machine makes long, however soon a hang is to be told."""
 ANSWER_S = 1.0
 """How long a worker may take to write its stacks."""
 _LONGEST = 10_000
@@ -108,7 +110,8 @@ class Pulses:
         return [("still", list(living.values()))]
 
     def _is_over(self, position: Position) -> bool:
-        return position["age_s"] > (self._hang_s or 0.0) * position["patience"]
+        limit_s = (self._hang_s or 0.0) * position["patience"]
+        return position["age_s"] > (max(limit_s, START_LEAST_S) if position["phase"] == STARTS else limit_s)
 
     def _ask(self, worker: _Worker) -> None:
         if ASK_STACKS is None or read_pulse(worker.pulse) is None:
