@@ -70,8 +70,8 @@ class Case:
         """From the strike until nothing is left, or until the training goes on."""
         if self.trains and self.event not in FATAL:
             return AGAIN_S + (LONG_S if self.event == ("worker", "STOP") else 0.0)
-        if self.early and self.event in (("ssh", "STOP"), ("cable", "cut")):
-            return CLOSED_S + START_S  # no agent may have answered yet
+        if self.early and self.target in ("ssh", "sshd", "cable", "host"):
+            return CLOSED_S + START_S  # who does not answer is told when all others have
         return CLOSED_S + (SILENCE_S if self.event in SILENT else 0.0)
 
 
