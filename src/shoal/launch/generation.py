@@ -99,8 +99,8 @@ class Generation:
 
     def heed(self, node: Node, message: Message) -> Ending | None:
         """The ending of a process that has ended just now, if that is what was said."""
-        name = message.get("name")
-        if name is not None and name not in self.endings:
+        name = message.get("name", "")
+        if name and name not in self.endings:
             return None  # the last words of one before, whose place nobody has now
         match message["is"]:
             case "started":
