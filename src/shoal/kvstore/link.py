@@ -69,7 +69,9 @@ class Link:
         self.number, self.address = number, address
         self.asynchronous = False
         self.version = 0
-        """Of table 0 at the last pull."""
+        """Of table 0, which this worker has, or in async mode had when it pulled last."""
+        self.generation = 0
+        """Of the workers that this server's rounds wait for."""
         self.here = False
         """The server seems to be on this host."""
         self.shared: dict[int, torch.Tensor] = {}
@@ -84,6 +86,7 @@ class Link:
         self._shares: dict[int, tuple[int, Shared, int, Plan]] = {}
         self._number = int.from_bytes(secrets.token_bytes(4), "little")
         self._queue: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._turn, self._counting, self._left = threading.Lock(), threading.Lock(), 0
         self._thread = threading.Thread(target=self._run, name=f"server {number}", daemon=True)
         self._thread.start()
 
@@ -96,18 +99,51 @@ class Link:
         return self._sent_before + (self._wire.bytes_sent if self._wire else 0)
 
     def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
-        """Does it after all that was submitted before."""
+        """Does it after all that was submitted before, on the link's thread."""
         future: Future[T] = Future()
+        with self._counting:
+            self._left += 1
         self._queue.put((future, lambda: work(*args)))
         return future
+
+    def do(self, work: Callable[..., T], *args: Any) -> T:
+        """The same, waited for; on this thread if nothing is under way: to wake another takes as long as a message."""
+        if not self._idle():
+            return self.submit(work, *args).result()
+        try:
+            return work(*args)
+        finally:
+            self._turn.release()
+
+    def soon(self, work: Callable[..., Any], *args: Any) -> None:
+        """The same for what waits for nobody, not waited for."""
+        if not self._idle():
+            self.submit(work, *args)
+            return
+        try:
+            work(*args)
+        finally:
+            self._turn.release()
+
+    def _idle(self) -> bool:
+        """Whether it is this thread's turn, which ends by releasing it."""
+        return not self._left and self._turn.acquire(blocking=False)
 
     def _run(self) -> None:
         while (task := self._queue.get()) is not None:
             future, work = task
-            try:
-                future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
+            result, failed = None, None
+            with self._turn:
+                try:
+                    result = work()
+                except BaseException as error:
+                    failed = error
+            with self._counting:
+                self._left -= 1
+            if failed is None:
+                future.set_result(result)
+            else:
+                future.set_exception(failed)
 
     def close(self) -> None:
         self._queue.put(None)
@@ -121,7 +157,7 @@ class Link:
         if self._wire is not None:
             self._wire.shutdown()
 
-    # The rest runs on the link's thread. Connection -----------------------------------------------------------------
+    # The rest is done in turn. Connection --------------------------------------------------------------------------
 
     def connect(self, limit_s: float) -> None:
         """Until the server is there, as long as it may take."""
@@ -172,6 +208,7 @@ class Link:
             self._wire.close()
         self._pushed.clear()
         self._interrupted = False
+        self.generation = 0
         try:
             self.connect(self._limits.return_s)
         except RolledBack:
@@ -243,7 +280,12 @@ class Link:
                 answer = self._answer_on(wire)
             return answer.count
 
-        return self._ask(request)
+        return self._heard(table, self._ask(request))
+
+    def _heard(self, table: int, version: int) -> int:
+        if table == 0 and not self.asynchronous:
+            self.version = version
+        return version
 
     def _send_data(self, wire: Wire, data: memoryview) -> None:
         for low in range(0, len(data), SMALL):
@@ -280,8 +322,10 @@ class Link:
     def _send(self, piece: Pushed) -> None:
         if self._wire is None:
             raise EOFError
-        payload = piece.payload
-        self._wire.send(piece.header, b"" if payload is None else raw(payload))
+        if piece.payload is None:
+            self._wire.hold(piece.header)
+        else:
+            self._wire.send(piece.header, raw(piece.payload))
 
     def commit(self, table: int, step: int, commit: Commit, flags: Flag, num_squares: int) -> Result:
         num_ranks = self._hello.num_ranks
@@ -295,6 +339,7 @@ class Link:
         result = self._ask(request)
         if Flag.PREPARE not in flags:
             self._pushed.pop(table, None)
+            self._heard(table, result.version)
         return result
 
     def apply(self, table: int, step: int, commit: Commit, apply: Apply, num_squares: int) -> tuple[int, int]:
@@ -310,9 +355,9 @@ class Link:
             answer = self._answer_on(wire)
             return answer.count, answer.step
 
-        result = self._ask(request)
+        version, staleness = self._ask(request)
         self._pushed.pop(table, None)
-        return result
+        return self._heard(table, version), staleness
 
     def commit_quietly(self, table: int, step: int, commit: Commit) -> None:
         """The answer comes with the next pull."""
@@ -342,6 +387,12 @@ class Link:
         if table == 0:
             self.version = version
         return version
+
+    def read(self, table: int, into: torch.Tensor) -> int:
+        """As a pull of all of a shared table's values, after a commit in sync mode: until this worker's next one nobody
+        changes them, and nobody need be asked."""
+        into.copy_(self.shared[table])
+        return self.version
 
     def side(self, values: torch.Tensor) -> None:
         """Into `values`."""
