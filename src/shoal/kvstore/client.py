@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -121,12 +122,20 @@ class Client:
                 lambda link, number: near[number] and link.share(0, memory, nbytes, self._plans[number]),
             )
 
-    def push(self, start: int, values: Tensor, node: tuple[int, int] | None = None) -> None:
+    def push(
+        self,
+        start: int,
+        values: Tensor,
+        node: tuple[int, int] | None = None,
+        *,
+        ready: Callable[[], Any] | None = None,
+    ) -> None:
         """Gradient [start, start + len(values)) of the flat tensor, as backward makes it; returns at once. Pieces of a
         step do not overlap; what is not pushed counts as zero. `values` must not change until `commit` returns; they
         cost least as views of `gradient` at the same place.
 
         node: with terms.shards, the node of the tree of additions (base.tree) that this is the partial sum of.
+        ready: returns when `values` have arrived from a device; called on another thread.
         """
         self._checked(start, values)
         values = values.detach()
@@ -138,16 +147,25 @@ class Client:
             header = Header(Op.PUSH, start=begin - low, count=end - begin)
             if node is not None:
                 header = header._replace(flags=Flag.NODE, step=node[0] << 32 | node[1])
-                link.submit(link.push, header, piece.contiguous())
-            elif 0 in link.shared:
-                place = self.gradient[begin:end]
-                if place.data_ptr() != piece.data_ptr():
-                    place.copy_(piece)
-                self._shared_bytes += piece.numel() * piece.element_size()
-                link.soon(link.push, header._replace(flags=Flag.SHARED), None)
-            else:
-                encoded = self._codec.encode(begin, piece).contiguous()
-                link.submit(link.push, header._replace(codec=self._codec.number), encoded)
+            work = partial(self._hand_over, link, header, begin, piece, ready)
+            link.soon(work, here=ready is None and node is None and 0 in link.shared)
+
+    def _hand_over(
+        self, link: Link, header: Header, begin: int, piece: Tensor, ready: Callable[[], Any] | None
+    ) -> None:
+        if ready is not None:
+            ready()
+        if Flag.NODE in header.flags:
+            link.push(header, piece.contiguous())
+        elif 0 in link.shared:
+            place = self.gradient[begin : begin + len(piece)]
+            if place.data_ptr() != piece.data_ptr():
+                place.copy_(piece)
+            self._shared_bytes += piece.numel() * piece.element_size()
+            link.push(header._replace(flags=Flag.SHARED), None)
+        else:
+            encoded = self._codec.encode(begin, piece).contiguous()
+            link.push(header._replace(codec=self._codec.number), encoded)
 
     def commit(
         self, step: int, *, lr: float, finite: bool = True, ask: int = 0, clip_norm: float | None = None

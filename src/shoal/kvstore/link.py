@@ -82,6 +82,7 @@ class Link:
         self._sent_before = 0
         self._boot = b""
         self._interrupted = False
+        self._failed: BaseException | None = None
         self._pushed: dict[int, list[Pushed]] = {}
         self._shares: dict[int, tuple[int, Shared, int, Plan]] = {}
         self._number = int.from_bytes(secrets.token_bytes(4), "little")
@@ -115,13 +116,22 @@ class Link:
         finally:
             self._turn.release()
 
-    def soon(self, work: Callable[..., Any], *args: Any) -> None:
-        """The same for what waits for nobody, not waited for."""
-        if not self._idle():
-            self.submit(work, *args)
+    def soon(self, work: Callable[..., Any], *args: Any, here: bool = False) -> None:
+        """Does it in turn, waited for by nobody: what goes wrong is raised by the next question.
+
+        here: on this thread, if nothing is under way."""
+
+        def guarded() -> None:
+            try:
+                work(*args)
+            except BaseException as error:
+                self._failed = self._failed or error
+
+        if not here or not self._idle():
+            self.submit(guarded)
             return
         try:
-            work(*args)
+            guarded()
         finally:
             self._turn.release()
 
@@ -226,6 +236,9 @@ class Link:
 
     def _ask(self, request: Callable[[Wire], T]) -> T:
         """A question and its answer, asked again when the server went away meanwhile."""
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
         until = time.monotonic() + self._limits.return_s
         while True:
             try:

@@ -21,11 +21,10 @@ class PushedAlone(Pushed):
 
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
         self._flat.zero_()
+        self._buckets.arm()
 
     def finish(self, ask: int) -> int:
-        if self._flat is not self._client.gradient:
-            self._client.gradient.copy_(self._flat)
-        self._client.push(0, self._client.gradient)
+        self._buckets.flush()
         self._buffers.keep()
         return ask
 

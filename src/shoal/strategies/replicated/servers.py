@@ -18,6 +18,7 @@ from shoal.step.precision import Precision
 from shoal.step.served import Served
 from shoal.step.task import Task
 from shoal.strategies import Applied, MakeOptimizer, Resliced, RigSpec
+from shoal.strategies.replicated.buckets import Buckets
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.exchange import Exchange, Tree, asks_row, largest_ask
 from shoal.strategies.replicated.gradients import FlatGradients
@@ -25,7 +26,8 @@ from shoal.strategies.replicated.rig import ReplicatedRig, copy_state
 
 
 class Pushed(Exchange):
-    """Gradients add up where they are and are pushed whole; buffers, asks and the step's number travel beside them."""
+    """Gradients add up where they are and are pushed as the step's last backward pass makes them; buffers, asks and the
+    step's number travel beside them."""
 
     gang: Served
     step = -1
@@ -43,6 +45,8 @@ class Pushed(Exchange):
         here = self.gang.device.type == "cpu"
         self._flat = FlatGradients(self._parameters, client.gradient if here else None).flat
         self.gradients = [self._flat]
+        self._host = self._flat if here else torch.empty_like(self._flat, device="cpu", pin_memory=True)
+        self._buckets = Buckets(self._parameters, self._push if here else self._push_from_device)
 
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
         if self._sums is None:
@@ -50,13 +54,23 @@ class Pushed(Exchange):
             self._sums = self._buffers.leaf(batch)
         else:
             self._sums += self._buffers.leaf(batch)
+        if last:
+            self._buckets.arm()
+
+    def _push(self, low: int, high: int) -> None:
+        self._client.push(low, self._flat[low:high])
+
+    def _push_from_device(self, low: int, high: int) -> None:
+        """The copy goes on beside the backward pass, and the link's thread waits for it."""
+        host = self._host[low:high]
+        host.copy_(self._flat[low:high], non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        self._client.push(low, host, ready=copied.synchronize)
 
     def finish(self, ask: int) -> int:
-        busy, size = self._sums is not None, self._buffers.size
-        if busy:
-            if self._flat is not self._client.gradient:
-                self._client.gradient.copy_(self._flat)
-            self._client.push(0, self._client.gradient)
+        size = self._buffers.size
+        self._buckets.flush()
         sums = self._sums if self._sums is not None else torch.zeros(size, dtype=torch.float64)
         self._sums = None
         side = torch.cat([sums.cpu(), self._head(ask)])
