@@ -157,6 +157,7 @@ def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: 
     spec = RigSpec(
         seed=recipe.seed,
         shards=cut.shards,
+        batch=cut.span.batch,
         norm=recipe.norm,
         clip_norm=optim.clip_norm,
         ema_half_life=float(recipe.ema.half_life.images(clock.span)) if recipe.ema else None,

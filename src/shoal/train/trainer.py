@@ -68,7 +68,7 @@ class Trainer:
         self._epoch_began = self._logged_s = self._logged_waited = 0.0
         self._logged_images = 0
         self.first_step_at: float | None = None
-        self._cpu_began = 0.0
+        self._cpu_began, self._began_step = 0.0, 0
         self._waited_before = 0.0
         clock.every(recipe.log_every, self.log, alone=True)
         if recipe.monitor is not None:
@@ -80,7 +80,7 @@ class Trainer:
     def fit(self, signals: StopSignals) -> int:
         """Trains to the end, or until a signal asks any worker to stop. Returns the ask that ended it, or 0."""
         clock, rig = self.clock, self.rig
-        self._cpu_began = time.process_time()
+        self._cpu_began, self._began_step = time.process_time(), clock.step
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
         if rig.asynchronous:
             from shoal.train.stretches import Stretches
@@ -345,7 +345,7 @@ class Trainer:
         cpu_s: processor seconds of rank 0 in this sitting, from its first step to its last validation.
         """
         clock, score = self.clock, self.score
-        seconds = max(clock.trained_s, 1e-9)
+        seconds, steps = max(clock.trained_s, 1e-9), clock.step - self._began_step
         self.tell(
             "end",
             reason=clock.stopped or "length",
@@ -362,6 +362,7 @@ class Trainer:
             best_top1=self.best_top1 if self.best_step >= 0 else None,
             best_step=self.best_step if self.best_step >= 0 else None,
             bytes_sent=self.rig.bytes_sent,
+            bytes_per_step=self.rig.bytes_sent / steps if steps else None,
         )
 
     def tell(self, event: str, **figures: Any) -> None:
