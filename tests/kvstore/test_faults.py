@@ -368,3 +368,78 @@ def test_synchronous_workers_all_roll_back_together(tmp_path):
     finally:
         server.__exit__()
         other.__exit__()
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["memory", "tcp"])
+def test_who_missed_a_servers_restart_rolls_back_with_the_others(shared):
+    """Between two pulls: one worker finds the second server changed, the other meets the first one in a sum."""
+    with serving(2, 2) as there:
+
+        def begin(rank):
+            client = there.client(rank, 2, shared_memory=shared)
+            flat = start(client, Terms(), momentum=0.5)
+            for step in range(3):
+                client.push(0, torch.ones(SIZE))
+                assert client.commit(step, lr=1.0).applied
+                client.pull(flat)
+                if step == 0:
+                    kept, state = flat.clone(), client.state()
+                    client.barrier()
+            return client, flat, kept, state
+
+        both = together(2, begin)
+        expected = both[0][1].clone()
+        there.restart(1)
+        for _ in range(2):  # the second time the first server has gone through a rollback before
+
+            def work(rank):
+                client, flat, kept, state = both[rank]
+                with pytest.raises(RolledBack):
+                    if rank == 0:
+                        client.state()
+                    client.side(torch.ones(3 + rank, dtype=torch.float64))
+                assert client.side(torch.ones(1, dtype=torch.int64)).item() == 2
+                flat.copy_(kept)
+                client.load(flat, state)
+                for step in (1, 2):
+                    client.push(0, torch.ones(SIZE))
+                    assert client.commit(step, lr=1.0).applied
+                    client.pull(flat)
+                client.barrier()
+                return flat
+
+            for flat in together(2, work):
+                assert torch.equal(flat, expected)
+            there.restart(1)
+        for client, *_ in both:
+            client.close()
+
+
+def test_a_server_that_is_started_again_does_not_wait_for_the_dead():
+    with serving(3) as there:
+        both = clients(there, 3, Terms(on_dead="continue"))
+        die(both.pop()[0])
+
+        def commit(client):
+            client.push(0, torch.ones(SIZE))
+            while client.commit(7, lr=1.0).redo:
+                client.push(0, torch.ones(SIZE))
+
+        together(2, lambda rank: commit(both[rank][0]))
+        there.restart(0)
+
+        def work(rank):
+            client, flat = both[rank]
+            with pytest.raises(RolledBack):
+                client.barrier()
+            client.load(flat.zero_(), None)
+            commit(client)
+            client.pull(flat)
+            assert (flat == -2).all() and client.num_dead() == 1
+            client.close()
+
+        began = time.monotonic()
+        together(2, work)
+        assert time.monotonic() - began < 5
+        there.end()
+        assert there.codes == {0: 0}

@@ -199,6 +199,8 @@ class Client:
             status, norm, version, staleness = self._finish(step, commits, results, lr, clip_norm)
         if status != REDO:
             del self._taken[:1]
+        if live:
+            self.live = live
         return Committed(status == APPLIED, status == REDO, asked, norm, version, staleness, live)
 
     def _finish(
@@ -281,6 +283,16 @@ class Client:
         """Sets parameters and the optimizer's state (None: as new), rank 0's everywhere. A barrier. Ends a rollback."""
         whole = from_torch(state, self._optimizer, self._layout) if state is not None else {}
         self._make(flat, [_part(whole, self._layout, low, high) for low, high in self._cut])
+
+    @property
+    def live(self) -> Sequence[int]:
+        """Workers who were there when this one heard of it last: of the others a server that is started again knows
+        nothing, and is told."""
+        return self._links.live
+
+    @live.setter
+    def live(self, ranks: Sequence[int]) -> None:
+        self._links.live = ranks
 
     def num_dead(self) -> int:
         """Workers that were there and went away without a goodbye."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -76,7 +77,11 @@ class Link:
         """The server seems to be on this host."""
         self.shared: dict[int, torch.Tensor] = {}
         """Table -> the server's values, when they can be read where they lie."""
-        self._hello = Hello(rank, num_ranks, number, num_servers, session)
+        self._hello = Hello(rank, num_ranks, number, num_servers, 0, session)
+        self.rollbacks = 0
+        """That this worker has been through, or that the server told of."""
+        self.gone: list[int] = []
+        """Workers that a server which was started again need not wait for."""
         self._secret, self._limits, self._tell = secret, limits, tell
         self._wire: Wire | None = None
         self._sent_before = 0
@@ -191,7 +196,7 @@ class Link:
 
     def _greet(self, wire: Wire) -> None:
         wire.limit(10.0, self._limits.silence_s)
-        wire.send(Header(Op.HELLO), self._hello.pack())
+        wire.send(Header(Op.HELLO), self._hello._replace(rollbacks=self.rollbacks).pack())
         header = self._answer_on(wire)
         welcome = bytearray(Welcome.SIZE)
         wire.receive_into(header, memoryview(welcome))
@@ -201,10 +206,14 @@ class Link:
         self._sent_before, self._wire = self.bytes_sent, wire
         before, self._boot = self._boot, told.boot
         if before and before != told.boot:
-            self._restarted(header)
+            self._restarted(wire, header)
 
-    def _restarted(self, header: Header) -> None:
+    def _restarted(self, wire: Wire, header: Header) -> None:
+        if self.gone:
+            wire.send(Header(Op.DEAD), struct.pack(f"<{len(self.gone)}I", *self.gone))
+            self._answer_on(wire)
         if not self.asynchronous:
+            self.rollbacks += 1
             raise RolledBack(f"{self.name} was restarted and knows nothing of this step; go on from a checkpoint")
         if not header.count:
             raise ServerError(f"{self.name} was restarted without a snapshot")
@@ -212,8 +221,9 @@ class Link:
         told = f"lost {lost} pushes of all workers" if lost > 0 else "lost nothing that this worker has seen"
         self._tell(f"{self.name} is back with version {header.start}; {told}")
 
-    def again(self) -> None:
-        """A fresh connection, to a server that may have been restarted."""
+    def again(self, rollbacks: int) -> None:
+        """A fresh connection, to a server that may have been restarted; rollbacks: with this one."""
+        self.rollbacks = rollbacks
         if self._wire is not None:
             self._wire.close()
         self._pushed.clear()
@@ -221,8 +231,8 @@ class Link:
         self.generation = 0
         try:
             self.connect(self._limits.return_s)
-        except RolledBack:
-            pass
+        except RolledBack:  # this server, too
+            self.rollbacks = rollbacks
 
     def _return(self) -> None:
         assert self._wire is not None
@@ -264,7 +274,11 @@ class Link:
         if header is None:
             raise EOFError
         if header.op == Op.ERROR:
-            raise ServerError(f"{self.name}: {wire.receive_small(header).decode(errors='replace')}")
+            text = f"{self.name}: {wire.receive_small(header).decode(errors='replace')}"
+            if Flag.RESET not in header.flags:
+                raise ServerError(text)
+            self.rollbacks = header.count
+            raise RolledBack(text)
         if header.op != op:
             raise WireError(f"{header.op.name} where {op.name} is due")
         return header

@@ -28,6 +28,7 @@ class Links:
     ) -> None:
         self.session = secrets.token_bytes(8)
         """Of this life of the worker."""
+        self._num_ranks = num_ranks
         self._links = [
             Link(address, number, len(addresses), rank, num_ranks, self.session, secret, limits, tell, cover)
             for number, address in enumerate(addresses)
@@ -63,7 +64,7 @@ class Links:
         except BaseException as error:
             link.interrupt()
             if isinstance(error, RolledBack):
-                link.again()
+                link.again(link.rollbacks)
             raise
 
     def wait(self, futures: list[Future]) -> list[Any]:
@@ -76,10 +77,22 @@ class Links:
             wait(futures)
             rolled = [error for future in futures if isinstance(error := future.exception(), RolledBack)]
             if rolled:
-                wait([link.submit(link.again) for link in self._links])
+                rollbacks = max(link.rollbacks for link in self._links)
+                wait([link.submit(link.again, rollbacks) for link in self._links])
                 raise rolled[0]
             raise failed[0]
         return [future.result() for future in futures]
+
+    @property
+    def live(self) -> list[int]:
+        """Workers who were there when this one heard of it last."""
+        return [rank for rank in range(self._num_ranks) if rank not in self._links[0].gone]
+
+    @live.setter
+    def live(self, ranks: Sequence[int]) -> None:
+        gone = sorted(set(range(self._num_ranks)) - set(ranks))
+        for link in self._links:
+            link.gone = gone
 
     def barrier(self) -> None:
         """Waits until every live worker is here."""

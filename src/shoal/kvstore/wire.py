@@ -56,7 +56,8 @@ class Flag(enum.IntFlag):
     WANTED = 8
     """INIT's first answer: send the values."""
     RESET = 16
-    """INIT: also where the table is known already."""
+    """INIT: also where the table is known already. ERROR: all go back to their checkpoint; count: for the how manyth
+    time."""
     PREPARE = 32
     """COMMIT: do not apply yet, APPLY follows."""
     NEWS = 64

@@ -157,7 +157,6 @@ class PsRig(ReplicatedRig):
         if done.redo:
             self._buffers.undo()
             self._batches.clear()
-            self._gang.live = list(done.live)
             self._step -= 1
             raise Resliced
         if not done.applied:
