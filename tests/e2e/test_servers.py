@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from figures import STEPS, STEPS_PER_EPOCH, bits, figures, reached, wait_until
-from program import Program, run_shoal, shoal, wait_for
+from program import SHOAL, Program, run_shoal, shoal, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from shoal.base.run import Run
@@ -64,6 +64,10 @@ def the(role: str, rank: int) -> Callable[[Program], int]:
         (["strategy=ps", "-s", "0"], "strategy ps needs at least one parameter server: --servers 1"),
         (["-s", "1"], "--servers 1: strategy ddp has no servers"),
         (["--kv-store", "dist"], "--kv-store: no type 'dist'"),
+        (
+            ["strategy=ps", "--node-rank", "0", "--num-nodes", "2", "--rendezvous", "127.0.0.1:1"],
+            "--node-rank starts no parameter servers",
+        ),
     ],
 )
 def test_command_lines_that_are_refused(args: list[str], words: str, recipe: Path, tmp_path: Path) -> None:
@@ -81,6 +85,29 @@ def test_mxnets_names(kv_store: str, strategy: str, servers: int, tmp_path: Path
     assert result.out.count("localhost server-") == servers
     told = run_shoal(tmp_path, "train", "digits", "--kv-store", kv_store, "-n", "5", "--dry-run")
     assert told.code == 2 and (strategy == "dp") == ("strategy dp has one worker" in told.err), told
+
+
+def test_servers_that_were_started_by_hand(recipe: Path, reference: Path, tmp_path: Path) -> None:
+    secret, folder = tmp_path / "secret", tmp_path / "run"
+    secret.touch(0o600)
+    secret.write_text("for this test only")
+    env = {"SHOAL_SECRET_FILE": str(secret)}
+    serving = Program(tmp_path / "server", *SHOAL, "server", "--listen", "127.0.0.1:0", "-n", "2", env=env)
+    said = next((tmp_path / "server").glob("*.out"))
+    address = wait_for(lambda: re.search(r"listens at (\S+)\n", said.read_text()), "the server")[1]
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    words = (*SHOAL, "train", str(recipe), IN_ORDER, "--run", str(folder))
+    workers = [
+        Program(
+            tmp_path / f"worker-{rank}",
+            *words,
+            env={**env, **world, "SHOAL_SERVERS": address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    results = [program.result() for program in (*workers, serving)]
+    assert [result.code for result in results] == [0, 0, 0], results
+    assert bits(folder) == bits(reference)
 
 
 def test_a_dead_worker_is_named_with_its_step(recipe: Path, tmp_path: Path) -> None:
