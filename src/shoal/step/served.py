@@ -56,7 +56,7 @@ class Served(Gang):
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         own = _words(tensor)
-        tensor.copy_(_unpacked(self.client.side(own if self.rank == 0 else torch.zeros_like(own)), tensor))
+        tensor.copy_(_unpacked(self.client.side(own if self.leads else torch.zeros_like(own)), tensor))
 
     def barrier(self) -> None:
         self.client.barrier()

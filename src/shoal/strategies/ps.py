@@ -29,7 +29,8 @@ class Ps(Strategy, frozen=True, kw_only=True):
     who was when how fast."""
     on_dead: Literal["stop", "continue"] = "stop"
     """sync: what a dead worker means. stop: the end, with its name and step; continue: the rest compute the same batch
-    again without it, and train the same model (but for the first, who keeps the run folder and cannot be spared)."""
+    again without it, and train the same model (on several hosts the first, which keeps the run folder, cannot be
+    spared)."""
     damping: bool = True
     """async: a push that is staler than the mean (workers - 1 pushes of others came between) has its rate multiplied by
     workers / (staleness + 1): Zhang, Gupta, Lian, Liu 2016, Staleness-aware async-SGD."""
@@ -60,7 +61,6 @@ class Ps(Strategy, frozen=True, kw_only=True):
     def roles(self, workers: int, servers: int | None) -> tuple[Role, ...]:
         from shoal.launch.job import Role
 
-        # The first worker keeps the run folder; the others can be done without where nobody waits for them.
         expendable = self.mode == "async" or self.on_dead == "continue"
         return (
             Role("worker", workers, (), expendable=expendable),

@@ -140,7 +140,7 @@ def _start_from_images(model: Any, recipe: Recipe, data: Data, gang: Gang) -> No
     if not hasattr(model, "start_from"):
         return
     source: Any = recipe.data
-    if gang.rank == 0:
+    if gang.leads:
         chosen = order(len(data.train.labels), recipe.seed, 0)[:STARTING_IMAGES]
         images, _ = Pictures(data.train, source.augment, source.threads).val(chosen)
         device = torch.device("cpu")

@@ -34,7 +34,7 @@ class Stretches:
     def fit(self, signals: StopSignals) -> int:
         """Returns the ask that ended it, or 0."""
         clock, asked = self._clock, 0
-        if self._gang.rank == 0:
+        if self._gang.leads:
             self._rig.seek(clock.step * self._shards)
         self._gang.barrier()
         with ThreadPoolExecutor(1, "shards") as self._ahead:
@@ -99,7 +99,7 @@ class Stretches:
         if stepped:
             trainer.meters.add(batch, output)
         trainer.first_step_at = trainer.first_step_at or time()
-        if self._gang.rank == 0:
+        if self._gang.leads:
             self._log(step)
 
     def _log(self, step: int) -> None:

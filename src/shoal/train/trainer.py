@@ -37,7 +37,7 @@ from shoal.train.signals import StopSignals
 
 
 class Trainer:
-    """Trains what was set up. Every rank has one; only rank 0's sink and run are used."""
+    """Trains what was set up. Every rank has one; only the first one's sink and run are used."""
 
     def __init__(
         self, setup: Setup, run: Run, sink: Sink, manifest: dict[str, Any], pulse: Pulse | None = None
@@ -240,7 +240,7 @@ class Trainer:
             weights = self.rig.state_dict()
             meters = self.meters.state()
             self._saved_step = clock.step
-            if self.gang.rank == 0:
+            if self.gang.leads:
                 self._write(weights, meters)
                 self.tell(
                     "save",
@@ -322,7 +322,7 @@ class Trainer:
         if same_run:
             self._saved_step = progress.step
             # A kill may have come between saving the best checkpoint and marking it, or after marking a later one.
-            if self.gang.rank == 0 and self._run.checkpoint(self.best_step).is_dir():
+            if self.gang.leads and self._run.checkpoint(self.best_step).is_dir():
                 checkpoint.mark_best(self._run, self.best_step, self.best_top1)
         self._stop_if_reached()
         return notes
@@ -366,7 +366,7 @@ class Trainer:
         )
 
     def tell(self, event: str, **figures: Any) -> None:
-        if self.gang.rank == 0:
+        if self.gang.leads:
             clock = self.clock
             place = {"step": clock.step, "epoch": clock.epoch, "images": clock.images}
             self._sink.write({"event": event, **place, **{key: _finite(value) for key, value in figures.items()}})

@@ -58,7 +58,8 @@ class AsyncRig(PsRig):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._pushes, self._version = 0, 0
+        self._pushes = self._followed = 0
+        """Pushes of this worker; the version that the average has come to."""
         self._counts = torch.zeros(_MOST, dtype=torch.int64)
         self._images = self._dropped = 0
 
@@ -100,15 +101,15 @@ class AsyncRig(PsRig):
         self._images += images
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
-        if self._average is not None and self._gang.rank == 0:  # the others' pushes came in between
-            self._average.follow(self.model, images * max(1, done.version - self._version))
-        self._version = done.version
+        if self._average is not None and self._gang.leads:  # the others' pushes came in between
+            self._average.follow(self.model, images * max(1, done.version - self._followed))
+            self._followed = done.version
         self._batches.clear()
         return Applied(True, self.ask)
 
     def agree(self) -> Account:
         """Nobody pushes any more: one version of weights, buffers and average for all. A collective."""
-        self._client.pull(self._host)
+        self._followed = self._client.pull(self._host)
         self._arrived()
         mine = int(self._counts.sum())
         self._buffers.agree(self._gang, mine)

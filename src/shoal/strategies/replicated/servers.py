@@ -31,7 +31,7 @@ class Pushed(Exchange):
 
     gang: Served
     step = -1
-    """Of what is being computed; a worker without images hears it from the first."""
+    """Of what is being computed; a worker without images hears it from the others."""
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -69,20 +69,15 @@ class Pushed(Exchange):
         self._client.push(low, host, ready=copied.synchronize)
 
     def finish(self, ask: int) -> int:
-        size = self._buffers.size
+        busy, size = self._sums is not None, self._buffers.size
         self._buckets.flush()
         sums = self._sums if self._sums is not None else torch.zeros(size, dtype=torch.float64)
         self._sums = None
-        side = torch.cat([sums.cpu(), self._head(ask)])
+        side = torch.cat([sums.cpu(), asks_row(ask, torch.device("cpu")), _told(busy, self.step)])
         self.gang.sum(side)
         self._buffers.take(side[:size].to(self.gang.device))
-        self.step = int(side[-1])
-        return largest_ask(side[size:-1])
-
-    def _head(self, ask: int) -> torch.Tensor:
-        """Asks, and the step's number as the first worker knows it, who has images in every step."""
-        number = torch.tensor([float(self.step) if self.gang.rank == 0 else 0.0], dtype=torch.float64)
-        return torch.cat([asks_row(ask, torch.device("cpu")), number])
+        self.step = _agreed(side[-2:], self.step)
+        return largest_ask(side[size:-2])
 
 
 class PushedTree(Tree):
@@ -103,13 +98,22 @@ class PushedTree(Tree):
 
     def _head(self, ask: int) -> torch.Tensor:
         """As the tree's own, with the step's number in front."""
-        number = torch.tensor([float(self.step) if self.gang.rank == 0 else 0.0], dtype=torch.float64)
-        return torch.cat([number, super()._head(ask)])
+        return torch.cat([_told(self._began, self.step), super()._head(ask)])
 
     def _agree(self, head: torch.Tensor) -> torch.Tensor:
         head = super()._agree(head)
-        self.step = int(head[0])
-        return head[1:]
+        self.step = _agreed(head[:2], self.step)
+        return head[2:]
+
+
+def _told(busy: bool, step: int) -> torch.Tensor:
+    """Who has images knows which step it is."""
+    return torch.tensor([1.0, step] if busy else [0.0, 0.0], dtype=torch.float64)
+
+
+def _agreed(told: torch.Tensor, guess: int) -> int:
+    """guess: where all who had images have died."""
+    return int(told[1] / told[0]) if told[0] else guess
 
 
 class PsRig(ReplicatedRig):
