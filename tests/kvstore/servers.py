@@ -94,7 +94,7 @@ def serving(workers: int, servers: int = 1, **options: Any) -> Iterator[Serving]
         serving.end(1.0)
 
 
-def together(count: int, work: Callable[[int], Any], limit_s: float = 30.0) -> list[Any]:
+def together(count: int, work: Callable[[int], Any], limit_s: float = 90.0) -> list[Any]:
     """work(rank) for each rank at once, in threads; the first error is raised."""
     results: list[Any] = [None] * count
     errors: list[BaseException | None] = [None] * count

@@ -319,8 +319,8 @@ class Session:
             return self._result(PREPARED if finite else DROPPED, commit.ask, table, squares)
         norm, scale = clip(float(squares.sum()), commit.clip_norm, table.values.dtype)
         if commit.finite and norm < float("inf"):
-            workers, counts = len(self._server.rounds.live), partial(self._counts, commit)
-            staleness = table.apply_alone(self._life, header.step, total, commit, scale, workers, counts)
+            counts = partial(self._counts, commit)
+            staleness = table.apply_alone(self._life, header.step, total, commit, scale, counts)
         else:
             self._counts(commit)
             staleness = None
@@ -340,8 +340,7 @@ class Session:
             prepared = table.prepared.pop(rank, None)
             if prepared is not None and apply.status == APPLIED:
                 total, commit, step = prepared
-                workers = len(self._server.rounds.live)
-                done = table.apply_alone(self._life, step, total, commit, apply.scale, workers)
+                done = table.apply_alone(self._life, step, total, commit, apply.scale)
                 staleness = done or 0
                 self._server.changed = True
             table.drop([rank])

@@ -32,9 +32,8 @@ class Ps(Strategy, frozen=True, kw_only=True):
     again without it, and train the same model (on several hosts the first, which keeps the run folder, cannot be
     spared)."""
     damping: bool = True
-    """async: a push that is staler than the mean (workers - 1 pushes of others came between) has its rate multiplied by
-    workers / (staleness + 1): Zhang, Gupta, Lian, Liu 2016, Staleness-aware async-SGD."""
-
+    """async: the rate of a push is divided by the number of others' pushes that came between, plus one: Zhang, Gupta,
+    Lian, Liu 2016, Staleness-aware async-SGD. Without it, gradients of old weights soon lead nowhere."""
     compress: Literal["none", "fp16", "2bit"] = "none"
     """Of what is pushed, for slow networks: a half or a sixteenth of the bytes. It trains another model. 2bit: each
     number becomes threshold, -threshold or 0, and what is left out is added to the next push (not to checkpoints); as
