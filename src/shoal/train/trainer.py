@@ -171,7 +171,7 @@ class Trainer:
 
     def monitor(self) -> None:
         """Weights and gradients as they are now, for people; the gradient is this worker's own where servers add it."""
-        if self.gang.rank == 0:
+        if self.gang.leads:
             with self.clock.paused():
                 monitored = Monitored(self.rig.model)
                 self.tell("monitor", tensors=monitored.figures)
@@ -203,7 +203,7 @@ class Trainer:
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
             self.best_top1, self.best_step = score.top1, self.clock.step
-            self._predictions = predictions if self.gang.rank == 0 else None
+            self._predictions = predictions if self.gang.leads else None
         self.tell(
             "val",
             loss=score.loss,
@@ -215,7 +215,7 @@ class Trainer:
             averaged=averaged,
             seconds=time.perf_counter() - began,
         )
-        if self.gang.rank == 0:
+        if self.gang.leads:
             with self.clock.paused():
                 self._sink.show_examples(self.clock.step, self._gallery.with_examples(predictions))
         if self.best_step == self.clock.step:
