@@ -1,5 +1,6 @@
 # Two commands for a fresh machine: `make train` and `make test`. Everything lives in .venv; `make clean` removes it.
 PYTHON ?= python3
+SOAK ?= 20min
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -9,7 +10,7 @@ help:
 	@echo "make train   set up .venv, train the built-in digits on 2 workers, show the result"
 	@echo "make test    set up .venv, run the whole test suite (make quick: without the slow tests)"
 	@echo "make lint    ruff, pyright, import-linter"
-	@echo "make soak    20 minutes of training on servers while workers and servers are killed at random"
+	@echo "make soak    SOAK=20min of training on servers while workers and servers are killed at random"
 	@echo "make bench   the figures of docs/measured.md, measured here"
 	@echo "make chaos   kill, stop and cut everything a job has, 120 times (root, Linux; some twenty minutes)"
 
@@ -32,7 +33,7 @@ chaos: $(READY)
 	@$(BIN)/python tests/clusters/chaos.py --cases 120
 
 soak: $(READY)
-	@SHOAL_SOAK_S=1200 $(BIN)/python -m pytest tests/kvstore/test_soak.py
+	@SHOAL_SOAK=$(SOAK) $(BIN)/python -m pytest tests/kvstore/test_soak.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shoal needs Python 3.11 or newer: make PYTHON=python3.12 …")'

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from figures import STEPS, STEPS_PER_EPOCH, bits, figures, reached, wait_until
-from program import Program, run_shoal, shoal, wait_for
+from program import SHOAL, Program, run_shoal, shoal, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lag import Lag
 from shoal.base.run import Run
 
 IN_ORDER = "strategy=ps:deterministic=true"
@@ -64,6 +65,10 @@ def the(role: str, rank: int) -> Callable[[Program], int]:
         (["strategy=ps", "-s", "0"], "strategy ps needs at least one parameter server: --servers 1"),
         (["-s", "1"], "--servers 1: strategy ddp has no servers"),
         (["--kv-store", "dist"], "--kv-store: no type 'dist'"),
+        (
+            ["strategy=ps", "--node-rank", "0", "--num-nodes", "2", "--rendezvous", "127.0.0.1:1"],
+            "--node-rank starts no parameter servers",
+        ),
     ],
 )
 def test_command_lines_that_are_refused(args: list[str], words: str, recipe: Path, tmp_path: Path) -> None:
@@ -83,29 +88,59 @@ def test_mxnets_names(kv_store: str, strategy: str, servers: int, tmp_path: Path
     assert told.code == 2 and (strategy == "dp") == ("strategy dp has one worker" in told.err), told
 
 
+def test_servers_that_were_started_by_hand(recipe: Path, reference: Path, tmp_path: Path) -> None:
+    secret, folder = tmp_path / "secret", tmp_path / "run"
+    secret.touch(0o600)
+    secret.write_text("for this test only")
+    env = {"SHOAL_SECRET_FILE": str(secret)}
+    serving = Program(tmp_path / "server", *SHOAL, "server", "--listen", "127.0.0.1:0", "-n", "2", env=env)
+    said = next((tmp_path / "server").glob("*.out"))
+    address = wait_for(lambda: re.search(r"listens at (\S+)\n", said.read_text()), "the server")[1]
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    words = (*SHOAL, "train", str(recipe), IN_ORDER, "--run", str(folder))
+    workers = [
+        Program(
+            tmp_path / f"worker-{rank}",
+            *words,
+            env={**env, **world, "SHOAL_SERVERS": address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    results = [program.result() for program in (*workers, serving)]
+    assert [result.code for result in results] == [0, 0, 0], results
+    assert bits(folder) == bits(reference)
+
+
 def test_a_dead_worker_is_named_with_its_step(recipe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with shoal(tmp_path, "train", recipe, "strategy=ps", "length=1000ep", "-n", "2", "--run", folder) as program:
         wait_until(folder, 10)
-        began = time.monotonic()
-        os.kill(the("worker", 1)(program), signal.SIGKILL)
-        result = program.result()
-        assert time.monotonic() - began < 5, result
+        pid = the("worker", 1)(program)
+        with Lag() as lag:
+            began = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+            result = program.result()
+        assert time.monotonic() - began < lag.allows(5.0), result
     assert result.code == 1
     assert "worker 1 failed first: killed by SIGKILL" in result.err
     assert re.search(r"worker 1 on \S+ is gone at step \d+", result.err), result
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-def test_the_rest_compute_the_same_batch_again(servers: int, recipe: Path, reference: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("servers", "dead"), [(1, 1), (2, 0)])
+def test_the_rest_compute_the_same_batch_again(
+    servers: int, dead: int, recipe: Path, reference: Path, tmp_path: Path
+) -> None:
     folder, strategy = tmp_path / "run", f"{IN_ORDER},on_dead=continue"
     with shoal(tmp_path, "train", recipe, strategy, "-n", "3", "-s", str(servers), "--run", folder) as program:
         wait_until(folder, 8)
-        os.kill(the("worker", 1)(program), signal.SIGKILL)
+        os.kill(the("worker", dead)(program), signal.SIGKILL)
         result = program.result()
     assert result.code == 0, result
-    assert "worker 1 was killed by SIGKILL; the others went on" in result.err
-    assert re.search(r"2 workers go on with step \d+", result.err), result
+    assert f"worker {dead} was killed by SIGKILL; the others went on" in result.err
+    told = Run(folder).log("worker", 1 - dead).read_text()
+    assert re.search(r"2 workers go on with step \d+", told), told
+    steps = [event["step"] for event in Run(folder).read_metrics() if event["event"] == "train"]
+    assert steps == sorted(set(steps)) and steps[-1] == STEPS
     got, expected = bits(folder), bits(reference)
     for key in ("model", "ema", "optimizer", "kept", "best"):  # its part of the training figures died with the worker
         assert got[key] == expected[key], key

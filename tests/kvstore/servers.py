@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,8 +35,9 @@ class Serving:
         self.codes: dict[int, int] = {}
         listening = [listen("127.0.0.1", None) for _ in range(servers)]
         self.addresses = ["{}:{}".format(*socket.getsockname()[:2]) for socket in listening]
-        self.servers = [
-            Server(
+
+        def make(rank: int, socket: socket.socket) -> Server:
+            return Server(
                 socket,
                 SECRET,
                 workers,
@@ -46,8 +48,9 @@ class Serving:
                 cover=cover,
                 tell=self.told.append,
             )
-            for rank, socket in enumerate(listening)
-        ]
+
+        self._make = make
+        self.servers = [make(rank, socket) for rank, socket in enumerate(listening)]
         self.threads = [
             threading.Thread(target=self._serve, args=(rank, server), daemon=True)
             for rank, server in enumerate(self.servers)
@@ -57,6 +60,18 @@ class Serving:
 
     def _serve(self, rank: int, server: Server) -> None:
         self.codes[rank] = server.serve()
+
+    def restart(self, rank: int) -> None:
+        """As if the server had been killed: connections break, what it knew is gone, its port is the same."""
+        old = self.servers[rank]
+        for session in list(old._sessions.values()):
+            session.drop()
+        old.rounds.fail("killed")
+        self.threads[rank].join(5.0)
+        host, port = self.addresses[rank].split(":")
+        self.servers[rank] = self._make(rank, listen(host, range(int(port), int(port) + 1)))
+        self.threads[rank] = threading.Thread(target=self._serve, args=(rank, self.servers[rank]), daemon=True)
+        self.threads[rank].start()
 
     def client(self, rank: int, num_ranks: int, **options: Any) -> Client:
         options.setdefault("limits", LIMITS)
@@ -79,7 +94,7 @@ def serving(workers: int, servers: int = 1, **options: Any) -> Iterator[Serving]
         serving.end(1.0)
 
 
-def together(count: int, work: Callable[[int], Any], limit_s: float = 30.0) -> list[Any]:
+def together(count: int, work: Callable[[int], Any], limit_s: float = 90.0) -> list[Any]:
     """work(rank) for each rank at once, in threads; the first error is raised."""
     results: list[Any] = [None] * count
     errors: list[BaseException | None] = [None] * count

@@ -228,3 +228,29 @@ def test_state_goes_back_and_forth():
 
         for flat in together(2, work):
             torch.testing.assert_close(flat, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("compression", [{"type": "fp16", "scale": 8.0}, {"type": "2bit", "threshold": 0.5}])
+def test_compressed_pushes(compression):
+    with serving(2, 2) as there:
+
+        def work(rank):
+            tensors = parameters(torch.float32)
+            layout, flat = layout_of(tensors), torch.zeros(layout_of(tensors).size)
+            client = there.client(rank, 2)
+            description = describe(torch.optim.SGD(tensors, lr=1.0), tensors)
+            client.init(flat, layout, description, Terms(compression=compression))
+            own = gradient(0, rank, layout.size, torch.float32)
+            for piece in own.split(40):
+                client.push(40 * (piece.storage_offset() // 40), piece)
+            assert client.commit(0, lr=1.0).applied
+            client.pull(flat)
+            client.close()
+            return flat, own
+
+        (one, first), (two, second) = together(2, work)
+        assert torch.equal(one, two)
+        if compression["type"] == "fp16":
+            assert torch.equal(-one, first.half().float() + second.half().float())
+        else:
+            assert set(one.tolist()) <= {-1.0, -0.5, 0.0, 0.5, 1.0} and (one != 0).any()

@@ -57,3 +57,11 @@ def test_what_is_not_finite_leaves_no_trace():
 def test_faults_are_told(options):
     with pytest.raises(UsageError):
         codec(options)
+
+
+def test_a_scale_keeps_tiny_numbers():
+    tiny = torch.tensor([1e-8, -3e-8, 2e-6])
+    _, lost = sent({"type": "fp16"}, tiny)
+    _, kept = sent({"type": "fp16", "scale": 1024.0}, tiny)
+    assert lost[0] == 0
+    torch.testing.assert_close(kept, tiny, rtol=5e-3, atol=0)

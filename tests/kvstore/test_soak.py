@@ -1,6 +1,6 @@
 """Workers and a server are killed at random while they train: in the end every position counts exactly once.
 
-SHOAL_SOAK_S: how long, 20 s by default; `make soak` takes 20 minutes.
+SHOAL_SOAK: how long, as in 20s or 5min; `make soak` takes 20 minutes, CI 5.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import torch
 from a_server import ServerProcess
 from servers import SECRET
 
-SOAK_S = float(os.environ.get("SHOAL_SOAK_S", "20"))
+from shoal.cli.seconds import Seconds
+
+SOAK_S = Seconds(1).convert(os.environ.get("SHOAL_SOAK", "20s"), None, None) or 0.0
 WORKERS = 3
 SIZE = 20_000
 LIMIT = 1 << 40

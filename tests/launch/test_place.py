@@ -135,3 +135,5 @@ def test_servers_of_our_own_listen_before_anything_starts() -> None:
         assert command.env["SHOAL_NUM_WORKERS"] == "3"
         assert command.listens == ("" if command.role == "worker" else f"server-{command.rank}")
     assert [command.expendable for command in plan.commands] == [False, True, True, False, False]
+    alone = plan_of(Job(roles, Path("run")), "local")  # another worker sees the first one's run folder
+    assert [command.expendable for command in alone.commands] == [True, True, True, False, False]

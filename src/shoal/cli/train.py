@@ -153,8 +153,9 @@ def command(
     _check(loaded, count, held or servers or 0)
     if hands and held:
         raise UsageError(
-            "parameter servers cannot be started by hand on each node: their secret would travel unencrypted; "
-            "use -H HOSTS, or another strategy"
+            "--node-rank starts no parameter servers: what makes them trust their workers would travel unencrypted "
+            "between nodes that were started by hand; use -H HOSTS, or start `shoal server` yourself and the workers "
+            "with torchrun, mpirun or srun (docs/kvstore.md)"
         )
     if least < count:
         _check_elastic(loaded, least, count, held)

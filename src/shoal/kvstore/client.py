@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from shoal.kvstore import shm
 from shoal.kvstore.compress import codec
 from shoal.kvstore.layout import Committed, Layout, Limits, Terms
 from shoal.kvstore.link import Link, RolledBack, ServerError
+from shoal.kvstore.links import Links
 from shoal.kvstore.server import to_stderr
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan, clip
@@ -63,23 +63,16 @@ class Client:
         says plain); absent: as the environment says. Waits for servers that do not listen yet.
         """
         cover = Cover.from_env() if cover is None else cover
-        session = secrets.token_bytes(8)
-        self._session, self._rank, self._num_ranks = session, rank, num_ranks
         self._shared_memory = shared_memory
-        self._links = [
-            Link(address, number, len(addresses), rank, num_ranks, session, secret, limits, tell, cover)
-            for number, address in enumerate(addresses)
-        ]
-        self._generation = [0] * len(addresses)
         self._memory: Shared | None = None
         self._taken: list[int] = []
         """Positions that this worker has not finished."""
-        self._wait([link.submit(link.connect, limits.start_s) for link in self._links])
+        self._links = Links(addresses, rank, num_ranks, secret, limits, cover, tell)
 
     @property
     def bytes_sent(self) -> int:
         """Over the network or into shared memory, so far."""
-        return sum(link.bytes_sent for link in self._links) + self._shared_bytes
+        return self._links.bytes_sent + self._shared_bytes
 
     _shared_bytes = 0
 
@@ -104,7 +97,7 @@ class Client:
 
     def _make(self, flat: Tensor, states: list[dict[str, Tensor]] | None) -> int:
         self._checked(0, flat)
-        versions = self._each(
+        versions = self._links.each(
             lambda link, number: link.make(
                 0, self._plans[number], flat[slice(*self._cut[number])], states[number] if states else None
             )
@@ -119,22 +112,30 @@ class Client:
             link.here and self._shared_memory and shm.available() and not self._codec.number for link in self._links
         ]
         if any(near) and self._memory is None:
-            self._memory = Shared.make(self._session, nbytes)
+            self._memory = Shared.make(self._links.session, nbytes)
             self.gradient = self._memory.tensor(self._layout.kind)
         elif self._memory is None:
             self.gradient = torch.zeros(self._layout.size, dtype=self._layout.kind)
         memory = self._memory
         if memory is not None:
-            self._each(
+            self._links.each(
                 lambda link, number: near[number] and link.share(0, memory, nbytes, self._plans[number]),
             )
 
-    def push(self, start: int, values: Tensor, node: tuple[int, int] | None = None) -> None:
+    def push(
+        self,
+        start: int,
+        values: Tensor,
+        node: tuple[int, int] | None = None,
+        *,
+        ready: Callable[[], Any] | None = None,
+    ) -> None:
         """Gradient [start, start + len(values)) of the flat tensor, as backward makes it; returns at once. Pieces of a
         step do not overlap; what is not pushed counts as zero. `values` must not change until `commit` returns; they
         cost least as views of `gradient` at the same place.
 
         node: with terms.shards, the node of the tree of additions (base.tree) that this is the partial sum of.
+        ready: returns when `values` have arrived from a device; called on another thread.
         """
         self._checked(start, values)
         values = values.detach()
@@ -146,16 +147,25 @@ class Client:
             header = Header(Op.PUSH, start=begin - low, count=end - begin)
             if node is not None:
                 header = header._replace(flags=Flag.NODE, step=node[0] << 32 | node[1])
-                link.submit(link.push, header, piece.contiguous())
-            elif 0 in link.shared:
-                place = self.gradient[begin:end]
-                if place.data_ptr() != piece.data_ptr():
-                    place.copy_(piece)
-                self._shared_bytes += piece.numel() * piece.element_size()
-                link.submit(link.push, header._replace(flags=Flag.SHARED), None)
-            else:
-                encoded = self._codec.encode(begin, piece).contiguous()
-                link.submit(link.push, header._replace(codec=self._codec.number), encoded)
+            work = partial(self._hand_over, link, header, begin, piece, ready)
+            link.soon(work, here=ready is None and node is None and 0 in link.shared)
+
+    def _hand_over(
+        self, link: Link, header: Header, begin: int, piece: Tensor, ready: Callable[[], Any] | None
+    ) -> None:
+        if ready is not None:
+            ready()
+        if Flag.NODE in header.flags:
+            link.push(header, piece.contiguous())
+        elif 0 in link.shared:
+            place = self.gradient[begin : begin + len(piece)]
+            if place.data_ptr() != piece.data_ptr():
+                place.copy_(piece)
+            self._shared_bytes += piece.numel() * piece.element_size()
+            link.push(header._replace(flags=Flag.SHARED), None)
+        else:
+            encoded = self._codec.encode(begin, piece).contiguous()
+            link.push(header._replace(codec=self._codec.number), encoded)
 
     def commit(
         self, step: int, *, lr: float, finite: bool = True, ask: int = 0, clip_norm: float | None = None
@@ -172,15 +182,16 @@ class Client:
         several = len(self._links) > 1
         position = self._taken[0] if self._taken else None
         commits = [
-            Commit(lr, clip_norm, finite, ask, generation, link.version, None if link.number else position)
-            for link, generation in zip(self._links, self._generation, strict=True)
+            Commit(lr, clip_norm, finite, ask, link.generation, link.version, None if link.number else position)
+            for link in self._links
         ]
         flags = Flag.PREPARE if several else Flag.NONE
-        results = self._each(
+        results = self._links.each(
             lambda link, number: link.commit(0, step, commits[number], flags, self._squares(number) if several else 0)
         )
         asked = max(result.asked for result in results)
-        self._generation = [result.generation for result in results]
+        for link, result in zip(self._links, results, strict=True):
+            link.generation = result.generation
         live = tuple(sorted(set.intersection(*(set(result.live) for result in results))))
         status, norm, version = results[0].status, results[0].norm, results[0].version
         staleness = results[0].staleness
@@ -188,6 +199,8 @@ class Client:
             status, norm, version, staleness = self._finish(step, commits, results, lr, clip_norm)
         if status != REDO:
             del self._taken[:1]
+        if live:
+            self.live = live
         return Committed(status == APPLIED, status == REDO, asked, norm, version, staleness, live)
 
     def _finish(
@@ -206,7 +219,7 @@ class Client:
         else:
             status = APPLIED
         apply = Apply(status, lr, scale)
-        ends = self._each(lambda link, number: link.apply(0, step, commits[number], apply, self._squares(number)))
+        ends = self._links.each(lambda link, number: link.apply(0, step, commits[number], apply, self._squares(number)))
         return status, norm, min(version for version, _ in ends), max(staleness for _, staleness in ends)
 
     def _squares(self, number: int) -> int:
@@ -223,9 +236,11 @@ class Client:
 
         def work(link: Link, number: int) -> int:
             place = slice(*self._cut[number])
+            if 0 in link.shared and not link.asynchronous:
+                return link.read(0, into[place])
             return link.pull(0, 0, into[place], self.gradient[place] if 0 in link.shared else None)
 
-        return min(self._each(work))
+        return min(self._links.each(work))
 
     def side(self, values: Tensor) -> Tensor:
         """Sum of float64 or int64 `values` (equal shapes everywhere) over live workers in rank order: equal bits for
@@ -233,38 +248,34 @@ class Client:
         if values.dtype not in (torch.float64, torch.int64):
             raise ValueError(f"side sums are float64 or int64, not {values.dtype}")
         summed = values.detach().clone(memory_format=torch.contiguous_format)
-        link, flat = self._links[0], summed.view(-1)
-        for low in range(0, len(flat), SMALL // 8):
-            self._wait([link.submit(link.side, flat[low : low + SMALL // 8])])
+        for piece in summed.view(-1).split(SMALL // 8):
+            self._links.first(lambda link, piece=piece: link.side(piece))
         return summed
 
     def barrier(self) -> None:
         """Waits until every live worker is here."""
-        link = self._links[0]
-        self._wait([link.submit(lambda: link.small(Op.BARRIER, numbered=True))])
+        self._links.barrier()
 
     def take(self, limit: int) -> int:
         """async: the next position below `limit` that nobody works on, or -1. This worker's next commit finishes the
         first it took, and is dropped should somebody else have done it meanwhile (only a restart of the server can
         bring that about); that of a worker that dies before is handed out again, first."""
-        link = self._links[0]
         held = len(self._taken)
-        answer = self._wait([link.submit(lambda: link.small(Op.TAKE, start=held, count=limit, numbered=True))])[0]
+        answer = self._links.first(lambda link: link.small(Op.TAKE, start=held, count=limit, numbered=True))
         if answer.count:
             self._taken.append(answer.count - 1)
         return answer.count - 1
 
     def seek(self, position: int) -> None:
         """The next position to be taken; what is taken now is forgotten. One worker calls it."""
-        link = self._links[0]
         self._taken.clear()
-        self._wait([link.submit(lambda: link.small(Op.SEEK, count=position))])
+        self._links.first(lambda link: link.small(Op.SEEK, count=position))
 
     def state(self) -> dict[str, Any]:
         """The optimizer's state_dict as torch's own would be in one process. Any one worker may ask; in sync mode
         nobody commits meanwhile."""
         pieces: dict[str, Tensor] = {}
-        for found in self._each(lambda link, number: link.state(0)):
+        for found in self._links.each(lambda link, number: link.state(0)):
             pieces |= found
         return to_torch(pieces, self._optimizer, self._layout)
 
@@ -273,41 +284,27 @@ class Client:
         whole = from_torch(state, self._optimizer, self._layout) if state is not None else {}
         self._make(flat, [_part(whole, self._layout, low, high) for low, high in self._cut])
 
+    @property
+    def live(self) -> Sequence[int]:
+        """Workers who were there when this one heard of it last: of the others a server that is started again knows
+        nothing, and is told."""
+        return self._links.live
+
+    @live.setter
+    def live(self, ranks: Sequence[int]) -> None:
+        self._links.live = ranks
+
     def num_dead(self) -> int:
         """Workers that were there and went away without a goodbye."""
-        link = self._links[0]
-        return self._wait([link.submit(lambda: link.small(Op.DEAD))])[0].count
+        return self._links.num_dead()
 
     def close(self) -> None:
         """Goodbye: rounds no longer wait for this worker, and the servers end with the last one."""
-        for link in self._links:
-            link.submit(link.goodbye)
-        for link in self._links:
-            link.close()
+        self._links.close()
         if self._memory is not None:
             self._memory.close()
 
     # Inside ---------------------------------------------------------------------------------------------------------
-
-    def _each(self, work: Callable[[Link, int], Any]) -> list[Any]:
-        """On all links at once."""
-        return self._wait([link.submit(work, link, number) for number, link in enumerate(self._links)])
-
-    def _wait(self, futures: list[Future]) -> list[Any]:
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        failed = [error for future in done if (error := future.exception()) is not None]
-        if failed:
-            # The other servers wait for workers that will not come: leave their rounds, and stay in touch.
-            for link in self._links:
-                link.interrupt()
-            wait(futures)
-            rolled = [error for future in futures if isinstance(error := future.exception(), RolledBack)]
-            if rolled:
-                wait([link.submit(link.again) for link in self._links])
-                self._generation = [0] * len(self._links)
-                raise rolled[0]
-            raise failed[0]
-        return [future.result() for future in futures]
 
     def _checked(self, start: int, values: Tensor) -> None:
         if values.ndim != 1 or values.dtype != self._layout.kind or values.device.type != "cpu":

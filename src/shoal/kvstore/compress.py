@@ -17,17 +17,16 @@ def codec(options: dict[str, Any]) -> Codec:
     kind = options.get("type", "none")
     if kind not in TYPES:
         raise UsageError(f"no gradient compression '{kind}'{did_you_mean(kind, TYPES)}")
-    unknown = options.keys() - ({"type", "threshold"} if kind == "2bit" else {"type"})
+    option = {"fp16": "scale", "2bit": "threshold"}.get(kind)
+    unknown = options.keys() - {"type", option}
     if unknown:
         raise UsageError(f"gradient compression {kind} has no option '{min(unknown)}'")
-    if kind == "none":
+    if option is None:
         return Whole()
-    if kind == "fp16":
-        return Half()
-    threshold = options.get("threshold", 0.5)
-    if not isinstance(threshold, (int, float)) or isinstance(threshold, bool) or not threshold > 0:
-        raise UsageError(f"gradient compression 2bit: threshold {threshold!r} must be a number above 0")
-    return TwoBit(float(threshold))
+    value = options.get(option, 1.0 if kind == "fp16" else 0.5)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise UsageError(f"gradient compression {kind}: {option} {value!r} must be a number above 0")
+    return Half(float(value)) if kind == "fp16" else TwoBit(float(value))
 
 
 class Codec(ABC):
@@ -62,18 +61,24 @@ class Whole(Codec):
 
 
 class Half(Codec):
-    """float16; what is too large for it becomes infinite, and the step is dropped as not finite."""
+    """float16 of `scale` times the number; what is too large for it becomes infinite, and the step is dropped as not
+    finite."""
 
     number = 1
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
 
     def nbytes(self, count: int, kind: torch.dtype) -> int:
         return 2 * count
 
     def encode(self, start: int, values: torch.Tensor) -> torch.Tensor:
-        return values.half()
+        return values.half() if self._scale == 1 else values.mul(self._scale).half()
 
     def decode(self, data: torch.Tensor, into: torch.Tensor) -> None:
         into.copy_(data.view(torch.float16))
+        if self._scale != 1:
+            into.div_(self._scale)
 
 
 class TwoBit(Codec):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import secrets
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from shoal.kvstore import Key, KVStore, shm
 from shoal.kvstore.compress import Codec, codec
 from shoal.kvstore.layout import Layout, Limits, Terms
 from shoal.kvstore.link import Link
+from shoal.kvstore.links import Links
 from shoal.kvstore.server import to_stderr
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan
@@ -85,19 +84,14 @@ class Dist(KVStore):
         self.rank, self.num_workers = rank, num_workers
         secret = read_secret(env=env) if secret is None else secret
         self._bound = int(env.get("MXNET_KVSTORE_BIGARRAY_BOUND", "1000000"))
-        self._session, self._shared_memory = secrets.token_bytes(8), shared_memory and shm.available()
+        self._shared_memory = shared_memory and shm.available()
         self._held: dict[Key, _Held] = {}
         self._compression: dict[str, Any] = {}
         self._mode = "async" if type == "dist_async" else "sync"
         self._described: dict[str, Any] | None = None
-        cover = Cover.from_env(env)
-        self._links = [
-            Link(address, number, len(servers), rank, num_workers, self._session, secret, limits, to_stderr, cover)
-            for number, address in enumerate(servers)
-        ]
+        self._links = Links(servers, rank, num_workers, secret, limits, Cover.from_env(env), to_stderr)
         for link in self._links:
             link.asynchronous = self._mode == "async"
-        self._wait([link.submit(link.connect, limits.start_s) for link in self._links])
         this = weakref.ref(self)
         atexit.register(lambda: (store := this()) and store._leave())
 
@@ -105,10 +99,6 @@ class Dist(KVStore):
         # A program that ends by an error says no goodbye: the others must not take it for one that is done.
         if not hasattr(sys, "last_value"):
             self.close()
-
-    def _wait(self, futures: list[Any]) -> list[Any]:
-        wait(futures)
-        return [future.result() for future in futures]
 
     # Values ---------------------------------------------------------------------------------------------------------
 
@@ -125,7 +115,7 @@ class Dist(KVStore):
         parts = [(link, low, high) for link, (low, high) in places]
         flat = value.detach().cpu().contiguous().view(-1)
         plans = [Plan(layout=layout, low=low, high=high, optimizer=None, terms=terms) for _, low, high in parts]
-        self._wait(
+        self._links.wait(
             [
                 link.submit(link.make, number, plan, flat[low:high], None)
                 for (link, low, high), plan in zip(parts, plans, strict=True)
@@ -135,10 +125,10 @@ class Dist(KVStore):
         nbytes = size * layout.kind.itemsize
         near = [link.here and self._shared_memory and not self._compression for link, _, _ in parts]
         if nbytes >= _SHARED_FROM and all(near):
-            memory = held.memory = Shared.make(self._session, nbytes)
+            memory = held.memory = Shared.make(self._links.session, nbytes)
             offers = zip(parts, plans, strict=True)
             took = [link.submit(link.share, number, memory, nbytes, plan) for (link, _, _), plan in offers]
-            if all(self._wait(took)):
+            if all(self._links.wait(took)):
                 held.gradient = memory.tensor(layout.kind)
 
     def _push(self, key: Key, values: list[torch.Tensor]) -> None:
@@ -170,14 +160,14 @@ class Dist(KVStore):
     def _settle(self, held: _Held) -> None:
         """An empty pull is answered when the push before it was used."""
         nothing = torch.zeros(0, dtype=held.plan.layout.kind)
-        self._wait([link.submit(link.pull, held.number, 0, nothing, None) for link, _, _ in held.parts])
+        self._links.wait([link.submit(link.pull, held.number, 0, nothing, None) for link, _, _ in held.parts])
         held.settled = True
 
     def _pull(self, key: Key) -> torch.Tensor:
         held = self._held[key]
         flat = torch.empty(held.plan.layout.size, dtype=held.plan.layout.kind)
         spare = held.gradient
-        self._wait(
+        self._links.wait(
             [
                 link.submit(link.pull, held.number, 0, flat[low:high], None if spare is None else spare[low:high])
                 for link, low, high in held.parts
@@ -202,7 +192,7 @@ class Dist(KVStore):
     def _tell_servers(self, told: dict[str, Any]) -> None:
         if self.rank == 0:
             payload = json.dumps(told).encode()
-            self._wait(
+            self._links.wait(
                 [link.submit(lambda link=link: link.small(Op.OPTIMIZER, payload=payload)) for link in self._links]
             )
 
@@ -217,7 +207,7 @@ class Dist(KVStore):
             raise UsageError("save_optimizer_states: no optimizer was set")
         found: dict[str, torch.Tensor] = {}
         for held in self._held.values():
-            for state in self._wait([link.submit(link.state, held.number) for link, _, _ in held.parts]):
+            for state in self._links.wait([link.submit(link.state, held.number) for link, _, _ in held.parts]):
                 found |= {f"{held.number}/{name}": value for name, value in state.items()}
         save_file(found, str(path))
 
@@ -228,24 +218,18 @@ class Dist(KVStore):
         for held in self._held.values():
             prefix = f"{held.number}/"
             state = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
-            self._wait([link.submit(link.load, held.number, state) for link, _, _ in held.parts])
+            self._links.wait([link.submit(link.load, held.number, state) for link, _, _ in held.parts])
 
     # The rest -------------------------------------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        link = self._links[0]
-        self._wait([link.submit(lambda: link.small(Op.BARRIER, numbered=True))])
+        self._links.barrier()
 
     def num_dead_node(self) -> int:
-        link = self._links[0]
-        return self._wait([link.submit(lambda: link.small(Op.DEAD))])[0].count
+        return self._links.num_dead()
 
     def close(self) -> None:
-        for link in self._links:
-            link.submit(link.goodbye)
-        for link in self._links:
-            link.close()
-        self._links = []
+        self._links.close()
         for held in self._held.values():
             if held.memory is not None:
                 held.memory.close()

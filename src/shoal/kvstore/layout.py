@@ -91,9 +91,8 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     shards: int | None = None
     """Deterministic: of the global batch; pushes then name their node of the tree of additions."""
     damping: bool = True
-    """async: the rate of a push is multiplied by min(1, workers / (staleness + 1)). After Zhang, Gupta, Lian, Liu 2016
-    ("Staleness-aware async-SGD for distributed deep learning", IJCAI), who divide by the staleness; but with a push of
-    each worker under way the mean staleness is workers - 1, so only what is staler than that is damped."""
+    """async: the rate of a push is divided by its staleness + 1. After Zhang, Gupta, Lian, Liu 2016 ("Staleness-aware
+    async-SGD for distributed deep learning", IJCAI)."""
     compression: dict[str, Any] = {}
     """Of pushes: {} or {"type": "none" | "fp16" | "2bit", "threshold": 0.5}."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import secrets
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -69,21 +70,29 @@ class Link:
         self.number, self.address = number, address
         self.asynchronous = False
         self.version = 0
-        """Of table 0 at the last pull."""
+        """Of table 0, which this worker has, or in async mode had when it pulled last."""
+        self.generation = 0
+        """Of the workers that this server's rounds wait for."""
         self.here = False
         """The server seems to be on this host."""
         self.shared: dict[int, torch.Tensor] = {}
         """Table -> the server's values, when they can be read where they lie."""
-        self._hello = Hello(rank, num_ranks, number, num_servers, session)
+        self._hello = Hello(rank, num_ranks, number, num_servers, 0, session)
+        self.rollbacks = 0
+        """That this worker has been through, or that the server told of."""
+        self.gone: list[int] = []
+        """Workers that a server which was started again need not wait for."""
         self._secret, self._limits, self._tell = secret, limits, tell
         self._wire: Wire | None = None
         self._sent_before = 0
         self._boot = b""
         self._interrupted = False
+        self._failed: BaseException | None = None
         self._pushed: dict[int, list[Pushed]] = {}
         self._shares: dict[int, tuple[int, Shared, int, Plan]] = {}
         self._number = int.from_bytes(secrets.token_bytes(4), "little")
         self._queue: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._turn, self._counting, self._left = threading.Lock(), threading.Lock(), 0
         self._thread = threading.Thread(target=self._run, name=f"server {number}", daemon=True)
         self._thread.start()
 
@@ -96,18 +105,60 @@ class Link:
         return self._sent_before + (self._wire.bytes_sent if self._wire else 0)
 
     def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
-        """Does it after all that was submitted before."""
+        """Does it after all that was submitted before, on the link's thread."""
         future: Future[T] = Future()
+        with self._counting:
+            self._left += 1
         self._queue.put((future, lambda: work(*args)))
         return future
+
+    def do(self, work: Callable[..., T], *args: Any) -> T:
+        """The same, waited for; on this thread if nothing is under way: to wake another takes as long as a message."""
+        if not self._idle():
+            return self.submit(work, *args).result()
+        try:
+            return work(*args)
+        finally:
+            self._turn.release()
+
+    def soon(self, work: Callable[..., Any], *args: Any, here: bool = False) -> None:
+        """Does it in turn, waited for by nobody: what goes wrong is raised by the next question.
+
+        here: on this thread, if nothing is under way."""
+
+        def guarded() -> None:
+            try:
+                work(*args)
+            except BaseException as error:
+                self._failed = self._failed or error
+
+        if not here or not self._idle():
+            self.submit(guarded)
+            return
+        try:
+            guarded()
+        finally:
+            self._turn.release()
+
+    def _idle(self) -> bool:
+        """Whether it is this thread's turn, which ends by releasing it."""
+        return not self._left and self._turn.acquire(blocking=False)
 
     def _run(self) -> None:
         while (task := self._queue.get()) is not None:
             future, work = task
-            try:
-                future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
+            result, failed = None, None
+            with self._turn:
+                try:
+                    result = work()
+                except BaseException as error:
+                    failed = error
+            with self._counting:
+                self._left -= 1
+            if failed is None:
+                future.set_result(result)
+            else:
+                future.set_exception(failed)
 
     def close(self) -> None:
         self._queue.put(None)
@@ -121,7 +172,7 @@ class Link:
         if self._wire is not None:
             self._wire.shutdown()
 
-    # The rest runs on the link's thread. Connection -----------------------------------------------------------------
+    # The rest is done in turn. Connection --------------------------------------------------------------------------
 
     def connect(self, limit_s: float) -> None:
         """Until the server is there, as long as it may take."""
@@ -145,7 +196,7 @@ class Link:
 
     def _greet(self, wire: Wire) -> None:
         wire.limit(10.0, self._limits.silence_s)
-        wire.send(Header(Op.HELLO), self._hello.pack())
+        wire.send(Header(Op.HELLO), self._hello._replace(rollbacks=self.rollbacks).pack())
         header = self._answer_on(wire)
         welcome = bytearray(Welcome.SIZE)
         wire.receive_into(header, memoryview(welcome))
@@ -155,10 +206,14 @@ class Link:
         self._sent_before, self._wire = self.bytes_sent, wire
         before, self._boot = self._boot, told.boot
         if before and before != told.boot:
-            self._restarted(header)
+            self._restarted(wire, header)
 
-    def _restarted(self, header: Header) -> None:
+    def _restarted(self, wire: Wire, header: Header) -> None:
+        if self.gone:
+            wire.send(Header(Op.DEAD), struct.pack(f"<{len(self.gone)}I", *self.gone))
+            self._answer_on(wire)
         if not self.asynchronous:
+            self.rollbacks += 1
             raise RolledBack(f"{self.name} was restarted and knows nothing of this step; go on from a checkpoint")
         if not header.count:
             raise ServerError(f"{self.name} was restarted without a snapshot")
@@ -166,16 +221,18 @@ class Link:
         told = f"lost {lost} pushes of all workers" if lost > 0 else "lost nothing that this worker has seen"
         self._tell(f"{self.name} is back with version {header.start}; {told}")
 
-    def again(self) -> None:
-        """A fresh connection, to a server that may have been restarted."""
+    def again(self, rollbacks: int) -> None:
+        """A fresh connection, to a server that may have been restarted; rollbacks: with this one."""
+        self.rollbacks = rollbacks
         if self._wire is not None:
             self._wire.close()
         self._pushed.clear()
         self._interrupted = False
+        self.generation = 0
         try:
             self.connect(self._limits.return_s)
-        except RolledBack:
-            pass
+        except RolledBack:  # this server, too
+            self.rollbacks = rollbacks
 
     def _return(self) -> None:
         assert self._wire is not None
@@ -189,6 +246,9 @@ class Link:
 
     def _ask(self, request: Callable[[Wire], T]) -> T:
         """A question and its answer, asked again when the server went away meanwhile."""
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
         until = time.monotonic() + self._limits.return_s
         while True:
             try:
@@ -214,7 +274,11 @@ class Link:
         if header is None:
             raise EOFError
         if header.op == Op.ERROR:
-            raise ServerError(f"{self.name}: {wire.receive_small(header).decode(errors='replace')}")
+            text = f"{self.name}: {wire.receive_small(header).decode(errors='replace')}"
+            if Flag.RESET not in header.flags:
+                raise ServerError(text)
+            self.rollbacks = header.count
+            raise RolledBack(text)
         if header.op != op:
             raise WireError(f"{header.op.name} where {op.name} is due")
         return header
@@ -243,7 +307,12 @@ class Link:
                 answer = self._answer_on(wire)
             return answer.count
 
-        return self._ask(request)
+        return self._heard(table, self._ask(request))
+
+    def _heard(self, table: int, version: int) -> int:
+        if table == 0 and not self.asynchronous:
+            self.version = version
+        return version
 
     def _send_data(self, wire: Wire, data: memoryview) -> None:
         for low in range(0, len(data), SMALL):
@@ -280,8 +349,10 @@ class Link:
     def _send(self, piece: Pushed) -> None:
         if self._wire is None:
             raise EOFError
-        payload = piece.payload
-        self._wire.send(piece.header, b"" if payload is None else raw(payload))
+        if piece.payload is None:
+            self._wire.hold(piece.header)
+        else:
+            self._wire.send(piece.header, raw(piece.payload))
 
     def commit(self, table: int, step: int, commit: Commit, flags: Flag, num_squares: int) -> Result:
         num_ranks = self._hello.num_ranks
@@ -295,6 +366,7 @@ class Link:
         result = self._ask(request)
         if Flag.PREPARE not in flags:
             self._pushed.pop(table, None)
+            self._heard(table, result.version)
         return result
 
     def apply(self, table: int, step: int, commit: Commit, apply: Apply, num_squares: int) -> tuple[int, int]:
@@ -310,9 +382,9 @@ class Link:
             answer = self._answer_on(wire)
             return answer.count, answer.step
 
-        result = self._ask(request)
+        version, staleness = self._ask(request)
         self._pushed.pop(table, None)
-        return result
+        return self._heard(table, version), staleness
 
     def commit_quietly(self, table: int, step: int, commit: Commit) -> None:
         """The answer comes with the next pull."""
@@ -342,6 +414,12 @@ class Link:
         if table == 0:
             self.version = version
         return version
+
+    def read(self, table: int, into: torch.Tensor) -> int:
+        """As a pull of all of a shared table's values, after a commit in sync mode: until this worker's next one nobody
+        changes them, and nobody need be asked."""
+        into.copy_(self.shared[table])
+        return self.version
 
     def side(self, values: torch.Tensor) -> None:
         """Into `values`."""

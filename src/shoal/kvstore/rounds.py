@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -18,6 +19,10 @@ class GaveUp(Exception):
     """The text says who waits for whom; it is told to the worker."""
 
 
+class FellBehind(Exception):
+    """The worker has not yet gone back to the checkpoint that the others begin again from."""
+
+
 @dataclass
 class Member:
     """A worker, as the server knows it."""
@@ -28,6 +33,7 @@ class Member:
     session: bytes = b""
     since: float = field(default_factory=time.monotonic)
     """Of its state."""
+    rollbacks: int = 0
     answered: dict[Hashable, tuple[int, Any]] = field(default_factory=dict)
     """Kind -> (number, result) of its last meeting: an answer that was lost with the connection is given again."""
 
@@ -65,6 +71,10 @@ class Rounds:
         """Rises whenever the workers that a round waits for become others."""
         self.stops = True
         """A dead worker is the end for the others."""
+        self.rollbacks = 0
+        """How often all went back to a checkpoint: the most of any worker."""
+        self.restarted = False
+        """This is not the server's first life: who does not come back soon died meanwhile."""
         self.gone: str | None = None
         """Why no further meeting can be."""
         self._limits, self._tell = limits, tell
@@ -87,9 +97,14 @@ class Rounds:
                 return True
             return states <= {"left", "dead"}
 
-    def joins(self, rank: int, host: str, session: bytes) -> Member:
+    def joins(self, rank: int, host: str, session: bytes, rollbacks: int = 0) -> Member:
         with self.changed:
             member = self.members[rank]
+            if rollbacks > self.rollbacks:
+                if all(other.state == "absent" for other in self.members):
+                    self.restarted = True
+                self.rollbacks = rollbacks
+                self._end_meetings(lambda meeting: FellBehind(f"left {meeting.what}"))
             if member.state == "here" and member.session != session:
                 raise GaveUp(f"worker {rank} is already here, from {member.host}")
             if member.state in ("dead", "left"):
@@ -97,6 +112,7 @@ class Rounds:
             if member.session != session:
                 member.answered.clear()
             member.state, member.host, member.session, member.since = "here", host, session, time.monotonic()
+            member.rollbacks = rollbacks
             self.changed.notify_all()
             return member
 
@@ -115,6 +131,16 @@ class Rounds:
                 for meeting in self._open.values():
                     if not meeting.closing:
                         meeting.parts.pop(member.rank, None)
+
+    def were_gone(self, ranks: list[int]) -> None:
+        """Workers that died in an earlier life of this server."""
+        with self.changed:
+            found = [self.members[rank] for rank in ranks if self.members[rank].state == "absent"]
+            for member in found:
+                member.state, member.since = "dead", time.monotonic()
+            self._look()
+        for member in found:
+            self.forget(member.rank)
 
     def anew(self, kind: Hashable) -> None:
         """Numbers of this kind begin again."""
@@ -135,7 +161,7 @@ class Rounds:
         with self.changed:
             while (meeting := self._open.get(kind)) is not None and (member.rank in meeting.parts or meeting.closing):
                 self._sleep()
-            self._check()
+            self._check(member)
             if meeting is None:
                 meeting = self._open[kind] = Meeting(kind, what, work)
             meeting.parts[member.rank] = part
@@ -165,7 +191,8 @@ class Rounds:
         """To be called several times a second: buries the dead, ends waits that are over their limit."""
         with self.changed:
             now = time.monotonic()
-            buried = [m for m in self.members if m.state == "lost" and now - m.since > GRACE_S]
+            waits_s = {"lost": GRACE_S} | ({"absent": self._limits.return_s} if self.restarted else {})
+            buried = [m for m in self.members if now - m.since > waits_s.get(m.state, math.inf)]
             for member in buried:
                 self._bury(member)
             for meeting in list(self._open.values()):
@@ -183,9 +210,11 @@ class Rounds:
     def _sleep(self) -> None:
         self.changed.wait()
 
-    def _check(self) -> None:
+    def _check(self, member: Member) -> None:
         if self.gone is not None:
             raise GaveUp(self.gone)
+        if member.rollbacks < self.rollbacks:
+            raise FellBehind
 
     def _bury(self, member: Member) -> None:
         member.state = "dead"
@@ -214,9 +243,12 @@ class Rounds:
 
     def _fail(self, text: str) -> None:
         self.gone = self.gone or text
+        self._end_meetings(lambda meeting: GaveUp(text))
+
+    def _end_meetings(self, why: Callable[[Meeting], Exception]) -> None:
         for kind, meeting in list(self._open.items()):
             if not meeting.closing:
-                meeting.error, meeting.done = GaveUp(text), True
+                meeting.error, meeting.done = why(meeting), True
                 del self._open[kind]
         self.changed.notify_all()
 

@@ -121,7 +121,7 @@ class Server:
         with self._guard:
             member = self.rounds.members[hello.rank]
             fresh = member.session != hello.session
-            member = self.rounds.joins(hello.rank, host, hello.session)
+            member = self.rounds.joins(hello.rank, host, hello.session, hello.rollbacks)
             old = self._sessions.get(hello.rank)
             self._sessions[hello.rank] = session
         if old is not None:
@@ -274,6 +274,7 @@ class Server:
                 self.tables[number] = table
                 self.rounds.stops = plan.terms.mode == "sync" and plan.terms.on_dead == "stop"
         self.positions.load(about["positions"])
+        self.rounds.restarted = True
         versions = ", ".join(str(table.version) for table in self.tables.values())
         self.tell(f"server {self.rank}: goes on from its snapshot, version {versions}")
 

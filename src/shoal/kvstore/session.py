@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from safetensors import SafetensorError
 
 from shoal.base.errors import UsageError
 from shoal.kvstore import shm
-from shoal.kvstore.rounds import GaveUp, Meeting, Member
+from shoal.kvstore.rounds import FellBehind, GaveUp, Meeting, Member
 from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Life, Plan, Table, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, PREPARED, REDO, Apply, Commit, Hello, Result, Share, Welcome
@@ -81,6 +82,8 @@ class Session:
             if not isinstance(error, GaveUp) or self._member is None:
                 told(f"{self._who}: {error}; connection closed")
             self._refuse(str(error))
+        except FellBehind:
+            self._refuse("the others go on from a checkpoint", Flag.RESET)
         except (OSError, EOFError):
             if self._member is None:
                 told(f"{self._who}: went away before it said who it is")
@@ -96,9 +99,9 @@ class Session:
     def _who(self) -> str:
         return self._member.name if self._member else self._host
 
-    def _refuse(self, text: str) -> None:
+    def _refuse(self, text: str, flags: Flag = Flag.NONE) -> None:
         try:
-            self._wire.send(Header(Op.ERROR), text.encode()[:1000])
+            self._wire.send(Header(Op.ERROR, flags, count=self._server.rounds.rollbacks), text.encode()[:1000])
         except OSError:
             pass
 
@@ -316,8 +319,8 @@ class Session:
             return self._result(PREPARED if finite else DROPPED, commit.ask, table, squares)
         norm, scale = clip(float(squares.sum()), commit.clip_norm, table.values.dtype)
         if commit.finite and norm < float("inf"):
-            workers, counts = len(self._server.rounds.live), partial(self._counts, commit)
-            staleness = table.apply_alone(self._life, header.step, total, commit, scale, workers, counts)
+            counts = partial(self._counts, commit)
+            staleness = table.apply_alone(self._life, header.step, total, commit, scale, counts)
         else:
             self._counts(commit)
             staleness = None
@@ -337,8 +340,7 @@ class Session:
             prepared = table.prepared.pop(rank, None)
             if prepared is not None and apply.status == APPLIED:
                 total, commit, step = prepared
-                workers = len(self._server.rounds.live)
-                done = table.apply_alone(self._life, step, total, commit, apply.scale, workers)
+                done = table.apply_alone(self._life, step, total, commit, apply.scale)
                 staleness = done or 0
                 self._server.changed = True
             table.drop([rank])
@@ -420,6 +422,11 @@ class Session:
         self._answer()
 
     def _dead(self, header: Header) -> None:
+        """The worker may tell of those who died before this server was started again."""
+        ranks = struct.unpack(f"<{header.nbytes // 4}I", self._wire.receive_small(header)[: header.nbytes // 4 * 4])
+        if any(rank >= len(self._server.rounds.members) for rank in ranks):
+            raise WireError(f"DEAD of workers {ranks}")
+        self._server.rounds.were_gone(list(ranks))
         self._answer(Header(Op.OK, count=self._server.rounds.num_dead()))
 
     def _take(self, header: Header) -> None:

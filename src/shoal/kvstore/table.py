@@ -262,18 +262,17 @@ class Table:
         total: torch.Tensor,
         commit: Commit,
         scale: float,
-        workers: int,
         counts: Callable[[], bool] = lambda: True,
     ) -> int | None:
-        """async: one worker's push, of so many `workers` that are there. Returns its staleness; None where it does not
-        count, as `counts` says in the same moment."""
+        """async: one worker's push. Returns its staleness; None where it does not count, as `counts` says in the same
+        moment."""
         with self.lock:
             if not counts():
                 return None
             staleness = max(0, self.version - commit.pulled)
             lr = commit.lr
             if lr is not None and self.plan.terms.damping:
-                lr *= min(1.0, workers / (staleness + 1))
+                lr /= staleness + 1
             self._apply(total, lr, scale)
             self.applied[life[0]] = (life[1], step)
             return staleness

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from shoal.kvstore.wire import WireError
 
-_HELLO = struct.Struct("<IIII8s")
+_HELLO = struct.Struct("<IIIII8s")
 _WELCOME = struct.Struct("<8sI16s")
 _SHARE = struct.Struct("<IIQ")
 _COMMIT = struct.Struct("<ddBBHIQQ")
@@ -23,6 +23,8 @@ class Hello(NamedTuple):
     num_ranks: int
     server: int
     num_servers: int
+    rollbacks: int
+    """That this worker has been through."""
     session: bytes
     """8 random bytes of this life of the worker."""
 

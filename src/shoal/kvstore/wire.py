@@ -56,7 +56,8 @@ class Flag(enum.IntFlag):
     WANTED = 8
     """INIT's first answer: send the values."""
     RESET = 16
-    """INIT: also where the table is known already."""
+    """INIT: also where the table is known already. ERROR: all go back to their checkpoint; count: for the how manyth
+    time."""
     PREPARE = 32
     """COMMIT: do not apply yet, APPLY follows."""
     NEWS = 64
@@ -112,6 +113,7 @@ class Wire:
         self._connection = connection
         self._plain = not isinstance(connection, ssl.SSLSocket)
         self._head = bytearray(SIZE)
+        self._held = b""
         self.bytes_sent = 0
         connection.settimeout(None)
         if connection.family in (socket.AF_INET, socket.AF_INET6):
@@ -135,18 +137,23 @@ class Wire:
                 if hasattr(socket, name):
                     self._connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    def hold(self, header: Header) -> None:
+        """To be sent with the next message: the other end need not wake for it."""
+        self._held += header.pack()
+
     def send(self, header: Header, payload: memoryview | bytes = b"") -> None:
-        head = header._replace(nbytes=len(payload)).pack()
+        head = self._held + header._replace(nbytes=len(payload)).pack()
+        self._held = b""
         self.bytes_sent += len(head) + len(payload)
         if not len(payload):
             self._connection.sendall(head)
         elif self._plain:
             sent = self._connection.sendmsg([head, payload])
-            if sent < SIZE:
+            if sent < len(head):
                 self._connection.sendall(head[sent:])
-                sent = SIZE
-            if sent - SIZE < len(payload):
-                self._connection.sendall(memoryview(payload)[sent - SIZE :])
+                sent = len(head)
+            if sent < len(head) + len(payload):
+                self._connection.sendall(memoryview(payload)[sent - len(head) :])
         else:
             self._connection.sendall(head)
             self._connection.sendall(payload)

@@ -151,6 +151,10 @@ def outcome(endings: Sequence[Ending], ordered: Outcome | None = None) -> Outcom
     if ordered and (killed or not endings or any(ending.code is None for ending in endings)):
         lines = (f"killed by the agent: {', '.join(killed)}",) if killed else ()
         return Outcome(ordered.exit_code, (*ordered.lines, *lines))
+    workers = [ending for ending in endings if ending.name.startswith("worker")]
+    if workers and all(ending.spared for ending in workers):  # for nobody
+        for ending in workers:
+            ending.expendable = False
     failed = failures(endings)
     if failed:
         # A victim often reports before the death of its peer is noticed here, so its own word counts before the clock.

@@ -24,7 +24,7 @@ class Role:
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of the World; the launcher's win where both name one."""
     expendable: bool = False
-    """The job goes on when one of them, but the first, is killed or lost."""
+    """The job goes on when one of them is killed or lost; but for the first, where hosts are several."""
 
 
 @dataclass(frozen=True)

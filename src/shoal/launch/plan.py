@@ -45,6 +45,7 @@ def _command(slot: Slot, slots: tuple[Slot, ...], role: Role, job: Job) -> Comma
         env={**role.env, **theirs, **world.to_env()},
         log=Run(job.run).log(role.name, slot.rank),
         node=slot.node,
-        expendable=role.expendable and slot.rank > 0,
+        # Worker 0 keeps the run folder, which other hosts may not see; on its own host another one takes over.
+        expendable=role.expendable and (slot.rank > 0 or slot.num_nodes == 1),
         listens=listens,
     )

@@ -122,6 +122,8 @@ def _pace(events: Sequence[Event]) -> list[tuple[str, str]]:
             ("to first step", f"{seconds(told['first_step_s'])} from process start"),
             ("whole program", seconds(told["program_s"])),
         ]
+        if told.get("bytes_per_step"):
+            rows.append(("sent", f"{told['bytes_per_step'] / 1e6:,.3g} MB per step by the first worker"))
     return rows
 
 

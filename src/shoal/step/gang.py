@@ -45,6 +45,11 @@ class Gang(ABC):
         """(number, of how many) among those who are still there, for work that is shared out equally."""
         return self.rank, self.num_ranks
 
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first of those who are still there, who keeps the run folder and speaks for all."""
+        return self.place[0] == 0
+
     def renew(self) -> None:
         """Finds out who is still there, after a sum to which somebody did not come. A collective."""
         raise ShoalError("a worker did not come to a sum")
@@ -67,7 +72,7 @@ class Gang(ABC):
 
     @abstractmethod
     def broadcast(self, tensor: torch.Tensor) -> None:
-        """Rank 0's values into everybody's `tensor`, in place."""
+        """The first's values into everybody's `tensor`, in place."""
 
     @abstractmethod
     def barrier(self) -> None:
@@ -78,7 +83,7 @@ class Gang(ABC):
         """Leaves the gang; no verb may be called after it."""
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
-        """Rank 0's bytes, at every rank; the others pass None."""
+        """The first's bytes, at every rank; the others pass None."""
         size = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64, device=self.device)
         self.broadcast(size)
         held = torch.empty(int(size), dtype=torch.uint8, device=self.device)

@@ -13,11 +13,14 @@ class Served(Gang):
 
     def __init__(self, client: Client, rank: int, num_ranks: int, device: torch.device, *, num_servers: int) -> None:
         self.client = client
-        self.live = list(range(num_ranks))
-        """Those who were there when this was last found out."""
         self.began = False
         """The servers have held this job's parameters before; what they hold now is not what to begin with."""
         self.rank, self.num_ranks, self.device, self.num_servers = rank, num_ranks, device, num_servers
+
+    @property
+    def live(self) -> list[int]:
+        """Those who were there when this was last found out."""
+        return list(self.client.live)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -26,7 +29,7 @@ class Served(Gang):
     def roll_call(self, words: list[int]) -> list[list[int]]:
         """Says some numbers and hears everybody's who is still there."""
         told = self._everybodys(torch.tensor([1, *words]))
-        self.live = [rank for rank, row in enumerate(told) if row[0]]
+        self.client.live = [rank for rank, row in enumerate(told) if row[0]]
         return [told[rank][1:].tolist() for rank in self.live]
 
     def renew(self) -> None:
@@ -53,7 +56,7 @@ class Served(Gang):
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         own = _words(tensor)
-        tensor.copy_(_unpacked(self.client.side(own if self.rank == 0 else torch.zeros_like(own)), tensor))
+        tensor.copy_(_unpacked(self.client.side(own if self.leads else torch.zeros_like(own)), tensor))
 
     def barrier(self) -> None:
         self.client.barrier()

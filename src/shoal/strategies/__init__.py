@@ -42,6 +42,8 @@ class RigSpec:
 
     seed: int
     shards: int
+    batch: int = 1
+    """Images per optimizer step, of the whole job."""
     norm: Literal["shard", "sync", "frozen"] = "shard"
     clip_norm: float | None = None
     ema_half_life: float | None = None

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
 
 from shoal.base.errors import UsageError
 from shoal.strategies import MakeOptimizer, Rig, RigSpec, Strategy
@@ -27,20 +29,37 @@ class Ps(Strategy, frozen=True, kw_only=True):
     who was when how fast."""
     on_dead: Literal["stop", "continue"] = "stop"
     """sync: what a dead worker means. stop: the end, with its name and step; continue: the rest compute the same batch
-    again without it, and train the same model (but for the first, who keeps the run folder and cannot be spared)."""
+    again without it, and train the same model (on several hosts the first, which keeps the run folder, cannot be
+    spared)."""
     damping: bool = True
-    """async: a push that is staler than the mean (workers - 1 pushes of others came between) has its rate multiplied by
-    workers / (staleness + 1): Zhang, Gupta, Lian, Liu 2016, Staleness-aware async-SGD."""
+    """async: the rate of a push is divided by the number of others' pushes that came between, plus one: Zhang, Gupta,
+    Lian, Liu 2016, Staleness-aware async-SGD. Without it, gradients of old weights soon lead nowhere."""
+    compress: Literal["none", "fp16", "2bit"] = "none"
+    """Of what is pushed, for slow networks: a half or a sixteenth of the bytes. It trains another model. 2bit: each
+    number becomes threshold, -threshold or 0, and what is left out is added to the next push (not to checkpoints); as
+    MXNet defines it."""
+    threshold: Annotated[float, Meta(gt=0)] = 0.5
+    """Of compress: 2bit, in the gradient of the sum over a batch's images, as MXNet counts it."""
 
     def faults(self) -> list[tuple[str, str]]:
+        wrong = []
         if self.mode == "async" and self.deterministic:
-            return [("deterministic", "mode: async adds gradients as they come; it cannot give the same bits again")]
-        return []
+            told = "mode: async adds gradients as they come; it cannot give the same bits again"
+            wrong.append(("deterministic", told))
+        if self.compress != "none" and self.deterministic:
+            told = f"{self.compress} rounds each worker's gradient, which depends on how many workers there are"
+            wrong.append(("compress", f"{told}; deterministic needs compress: none"))
+        return wrong
+
+    def _compression(self, batch: int) -> dict[str, Any]:
+        """Gradients are means over so many images; times a power of two fewer of them are too small for fp16."""
+        if self.compress == "fp16":
+            return {"type": "fp16", "scale": float(1 << batch.bit_length() - 1)}
+        return {"type": "2bit", "threshold": self.threshold / batch} if self.compress == "2bit" else {}
 
     def roles(self, workers: int, servers: int | None) -> tuple[Role, ...]:
         from shoal.launch.job import Role
 
-        # The first worker keeps the run folder; the others can be done without where nobody waits for them.
         expendable = self.mode == "async" or self.on_dead == "continue"
         return (
             Role("worker", workers, (), expendable=expendable),
@@ -83,6 +102,7 @@ class Ps(Strategy, frozen=True, kw_only=True):
             mode=self.mode,
             shards=spec.shards if self.deterministic else None,
             damping=self.damping,
+            compression=self._compression(spec.batch),
         )
         if self.mode == "async":
             exchange, kind = asynchronous.PushedAlone(gang), asynchronous.AsyncRig

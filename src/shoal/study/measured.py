@@ -117,7 +117,7 @@ def read_run(study: Study, cell: Cell, repeat: int) -> Trained:
         seconds=end["trained_s"] + end["paused_s"],
         top1=end["top1"],
         peak_bytes=end.get("peak_bytes"),
-        bytes_per_step=end["bytes_sent"] / max(end["step"], 1),
+        bytes_per_step=end["bytes_per_step"] or 0.0,
         shares=shares,
         code=_code(run),
     )

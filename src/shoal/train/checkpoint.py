@@ -185,10 +185,10 @@ def read(path: Path, *, weights_only: bool = False) -> Checkpoint:
 
 
 def share(path: Path | None, gang: Gang) -> Checkpoint | None:
-    """Rank 0's checkpoint at every rank, so that only rank 0's host needs the files. A collective."""
+    """The first worker's checkpoint at every rank, so that only its host needs the files. A collective."""
     files = {}
     for name in (MANIFEST, MODEL, EMA, STATE):
-        files[name] = gang.broadcast_bytes(_bytes(path / name) if path is not None and gang.rank == 0 else None)
+        files[name] = gang.broadcast_bytes(_bytes(path / name) if path is not None and gang.leads else None)
         if name == MANIFEST and not files[name]:
             return None
     return _parse(path or Path("of rank 0"), files)

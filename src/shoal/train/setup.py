@@ -140,7 +140,7 @@ def _start_from_images(model: Any, recipe: Recipe, data: Data, gang: Gang) -> No
     if not hasattr(model, "start_from"):
         return
     source: Any = recipe.data
-    if gang.rank == 0:
+    if gang.leads:
         chosen = order(len(data.train.labels), recipe.seed, 0)[:STARTING_IMAGES]
         images, _ = Pictures(data.train, source.augment, source.threads).val(chosen)
         device = torch.device("cpu")
@@ -157,6 +157,7 @@ def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: 
     spec = RigSpec(
         seed=recipe.seed,
         shards=cut.shards,
+        batch=cut.span.batch,
         norm=recipe.norm,
         clip_norm=optim.clip_norm,
         ema_half_life=float(recipe.ema.half_life.images(clock.span)) if recipe.ema else None,

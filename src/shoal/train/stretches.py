@@ -35,7 +35,7 @@ class Stretches:
     def fit(self, signals: StopSignals) -> int:
         """Returns the ask that ended it, or 0."""
         clock, asked = self._clock, 0
-        if self._gang.rank == 0:
+        if self._gang.leads:
             self._rig.seek(clock.step * self._shards)
         self._gang.barrier()
         with ThreadPoolExecutor(1, "shards") as self._ahead:
@@ -108,7 +108,7 @@ class Stretches:
         if trainer.first_step_at is None:
             trainer.first_step_at = time()
             self._gang.watch.reset()
-        if self._gang.rank == 0:
+        if self._gang.leads:
             self._log(step)
 
     def _log(self, step: int) -> None:

@@ -43,7 +43,7 @@ _MOST_TIMES = 50
 
 
 class Trainer:
-    """Trains what was set up. Every rank has one; only rank 0's sink and run are used."""
+    """Trains what was set up. Every rank has one; only the first one's sink and run are used."""
 
     def __init__(
         self, setup: Setup, run: Run, sink: Sink, manifest: dict[str, Any], pulse: Pulse | None = None
@@ -75,7 +75,7 @@ class Trainer:
         self._epoch_began = self._logged_s = self._logged_waited = 0.0
         self._logged_images = 0
         self.first_step_at: float | None = None
-        self._cpu_began = 0.0
+        self._cpu_began, self._began_step = 0.0, 0
         self._waited_before = 0.0
         clock.every(recipe.log_every, self.log, alone=True)
         if recipe.monitor is not None:
@@ -87,7 +87,7 @@ class Trainer:
     def fit(self, signals: StopSignals) -> int:
         """Trains to the end, or until a signal asks any worker to stop. Returns the ask that ended it, or 0."""
         clock, rig = self.clock, self.rig
-        self._cpu_began = time.process_time()
+        self._cpu_began, self._began_step = time.process_time(), clock.step
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
         if rig.asynchronous:
             from shoal.train.stretches import Stretches
@@ -190,7 +190,7 @@ class Trainer:
 
     def monitor(self) -> None:
         """Weights and gradients as they are now, for people; the gradient is this worker's own where servers add it."""
-        if self.gang.rank == 0:
+        if self.gang.leads:
             with self.clock.paused():
                 monitored = Monitored(self.rig.model)
                 self.tell("monitor", tensors=monitored.figures)
@@ -222,7 +222,7 @@ class Trainer:
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
             self.best_top1, self.best_step = score.top1, self.clock.step
-            self._predictions = predictions if self.gang.rank == 0 else None
+            self._predictions = predictions if self.gang.leads else None
         self.tell(
             "val",
             loss=score.loss,
@@ -234,7 +234,7 @@ class Trainer:
             averaged=averaged,
             seconds=time.perf_counter() - began,
         )
-        if self.gang.rank == 0:
+        if self.gang.leads:
             with self.clock.paused():
                 self._sink.show_examples(self.clock.step, self._gallery.with_examples(predictions))
         if self.best_step == self.clock.step:
@@ -259,7 +259,7 @@ class Trainer:
             weights = self.rig.state_dict()
             meters = self.meters.state()
             self._saved_step = clock.step
-            if self.gang.rank == 0:
+            if self.gang.leads:
                 self._write(weights, meters)
                 self.tell(
                     "save",
@@ -341,7 +341,7 @@ class Trainer:
         if same_run:
             self._saved_step = progress.step
             # A kill may have come between saving the best checkpoint and marking it, or after marking a later one.
-            if self.gang.rank == 0 and self._run.checkpoint(self.best_step).is_dir():
+            if self.gang.leads and self._run.checkpoint(self.best_step).is_dir():
                 checkpoint.mark_best(self._run, self.best_step, self.best_top1)
         self._stop_if_reached()
         return notes
@@ -365,7 +365,7 @@ class Trainer:
         """
         clock, score = self.clock, self.score
         peak = self._peak_bytes()
-        seconds = max(clock.trained_s, 1e-9)
+        seconds, steps = max(clock.trained_s, 1e-9), clock.step - self._began_step
         self.tell(
             "end",
             reason=clock.stopped or "length",
@@ -382,6 +382,7 @@ class Trainer:
             best_top1=self.best_top1 if self.best_step >= 0 else None,
             best_step=self.best_step if self.best_step >= 0 else None,
             bytes_sent=self.rig.bytes_sent,
+            bytes_per_step=self.rig.bytes_sent / steps if steps else None,
             peak_bytes=peak,
         )
 
@@ -392,7 +393,7 @@ class Trainer:
         return max(int(peak) for peak in self.gang.gather(torch.tensor(held, device=device)))
 
     def tell(self, event: str, **figures: Any) -> None:
-        if self.gang.rank == 0:
+        if self.gang.leads:
             clock = self.clock
             place = {"step": clock.step, "epoch": clock.epoch, "images": clock.images}
             self._sink.write({"event": event, **place, **{key: _finite(value) for key, value in figures.items()}})

@@ -21,7 +21,7 @@ from shoal.launch.pulse import LONG, MEETS, OPENS, Pulse
 from shoal.launch.report import report_error
 from shoal.recipe.load import Loaded, flat
 from shoal.recipe.recipe import Recipe
-from shoal.report.sinks import Sink, Sinks
+from shoal.report.sinks import Event, Sink, Sinks
 from shoal.report.sinks.console import Plain, console_sink
 from shoal.report.sinks.jsonl import Jsonl
 from shoal.report.sinks.tensorboard import TensorBoard
@@ -90,11 +90,12 @@ def _train(
     setup = Setup.of(recipe, gang, data, pretrained=saved is None)
     same_run = resume == "auto" or run.folder.resolve() in Path(resume).resolve().parents
     progress = Progress.of(saved.state["progress"]).over(setup.clock.span, same_run=same_run) if saved else None
-    with _sinks(recipe, run, world, gang, progress.step if progress else None) as sink:
+    resumed = progress.step if progress else None
+    with Speaker(lambda step: _sinks(recipe, run, world, step), leads=gang.leads, step=resumed) as sink:
         trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads), pulse)
         if saved is not None and progress is not None:
             notes += trainer.load(saved, progress, same_run=same_run)
-        if gang.rank == 0:
+        if gang.leads:
             write_whole(run.environment, json.dumps(machine.describe(), indent=1))
             for text in [*notes, *setup.notes]:
                 sink.write({"event": "note", "step": setup.clock.step, "level": "warning", "text": text})
@@ -110,7 +111,7 @@ def _train(
 
 def _saved(run: Run, resume: str, gang: Gang, tell: Callable[[str], None]) -> checkpoint.Checkpoint | None:
     path = None
-    if gang.rank == 0:
+    if gang.leads:
         checkpoint.sweep(run)
         if resume == "auto":
             path = checkpoint.newest_sound(run, tell, own=True)
@@ -140,10 +141,24 @@ def _chosen(path: Path, run: Run, tell: Callable[[str], None]) -> Path:
     return found
 
 
-def _sinks(recipe: Recipe, run: Run, world: World | None, gang: Gang, step: int | None) -> Sink:
-    """Where rank 0's events go; the others have none. A worker without an agent keeps its own log."""
-    if gang.rank != 0:
-        return Sinks([])
+class Speaker(Sink):
+    """Where the first worker's events go. When it has died, the next one goes on where its own first event is."""
+
+    def __init__(self, open_at: Callable[[int | None], Sink], *, leads: bool, step: int | None) -> None:
+        self._open_at = open_at
+        self._sink = open_at(step) if leads else None
+
+    def write(self, event: Event) -> None:
+        self._sink = self._sink or self._open_at(event["step"])
+        self._sink.write(event)
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+
+
+def _sinks(recipe: Recipe, run: Run, world: World | None, step: int | None) -> Sink:
+    """A worker without an agent keeps its own log."""
     sinks: list[Sink] = [console_sink(os.environ)]
     if world is None or world.launcher != "shoal":
         run.log("worker", 0).parent.mkdir(parents=True, exist_ok=True)

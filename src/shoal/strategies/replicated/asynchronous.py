@@ -22,11 +22,10 @@ class PushedAlone(Pushed):
 
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
         self._flat.zero_()
+        self._buckets.arm()
 
     def finish(self, ask: int) -> int:
-        if self._flat is not self._client.gradient:
-            self._client.gradient.copy_(self._flat)
-        self._client.push(0, self._client.gradient)
+        self._buckets.flush()
         self._buffers.keep()
         return ask
 
@@ -52,17 +51,39 @@ class Account:
         return max((value for value, count in enumerate(self.counts) if count), default=0)
 
 
+_PROPORTIONAL = ("sgd", "asgd", "timm.sgdw")
+"""Optimizers whose step is as large as the gradient; all others' is as large as the rate."""
+
+
+def paced(described: dict[str, Any], shards: int) -> tuple[dict[str, Any], float]:
+    """The optimizer for one push of each shard in the place of one step, and what to multiply the rate with.
+
+    The gradient of a shard is its part of the global batch's, but weights decay with every push."""
+    if described["name"] not in _PROPORTIONAL:
+        return described, 1 / shards
+    groups = [
+        group | ({"weight_decay": group["weight_decay"] / shards} if "weight_decay" in group else {})
+        for group in described["groups"]
+    ]
+    return described | {"groups": groups}, 1.0
+
+
 class AsyncRig(PsRig):
-    """The gradient of a shard is its part of the global batch's, so that a batch moves the weights as far as in the
-    other strategies, in as many smaller steps."""
+    """A batch moves the weights as far as in the other strategies, in as many smaller steps."""
 
     asynchronous = True
 
     def __init__(self, *args: Any) -> None:
+        self._rate = 1.0
         super().__init__(*args)
-        self._pushes, self._version = 0, 0
+        self._pushes = self._followed = 0
+        """Pushes of this worker; the version that the average has come to."""
         self._counts = torch.zeros(_MOST, dtype=torch.int64)
         self._images = self._dropped = 0
+
+    def _paced(self, described: dict[str, Any]) -> dict[str, Any]:
+        described, self._rate = paced(described, self._spec.shards)
+        return described
 
     def take(self, limit: int) -> int | None:
         """The next position below `limit` that nobody works on; None when there is none now."""
@@ -84,7 +105,7 @@ class AsyncRig(PsRig):
         self._step = batch.step
         self._gang.watch.to(EXCHANGE)
         self._pushing.finish(self.ask)
-        done = self._client.commit(self._pushes, lr=lr, clip_norm=self._spec.clip_norm)
+        done = self._client.commit(self._pushes, lr=lr * self._rate, clip_norm=self._spec.clip_norm)
         self._pushes += 1
         elsewhere = not done.applied and math.isfinite(done.norm)
         if not done.applied and not elsewhere and self._precision.nonfinite == "stop":
@@ -104,15 +125,15 @@ class AsyncRig(PsRig):
         self._images += images
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
-        if self._average is not None and self._gang.rank == 0:  # the others' pushes came in between
-            self._average.follow(self.model, images * max(1, done.version - self._version))
-        self._version = done.version
+        if self._average is not None and self._gang.leads:  # the others' pushes came in between
+            self._average.follow(self.model, images * max(1, done.version - self._followed))
+            self._followed = done.version
         self._batches.clear()
         return Applied(True, self.ask)
 
     def agree(self) -> Account:
         """Nobody pushes any more: one version of weights, buffers and average for all. A collective."""
-        self._client.pull(self._host)
+        self._followed = self._client.pull(self._host)
         self._arrived()
         mine = int(self._counts.sum())
         self._buffers.agree(self._gang, mine)

@@ -247,7 +247,7 @@ class Tree(Exchange):
 
     def finish(self, ask: int) -> int:
         head = self._agree(self._head(ask))
-        filled = int(head[-1])
+        filled = int(head[-1] / head[-2]) if head[-2] else 0
         for shard in share(self._shards, *self.gang.place):
             if shard >= filled:
                 for tree in self._trees:
@@ -256,16 +256,12 @@ class Tree(Exchange):
         self._sum_gradient(gradient, filled)
         self._buffers.take(self._sum(buffers, filled, self._buffers.size, torch.float64))
         self._began = False
-        return largest_ask(head[:-1])
+        return largest_ask(head[:-2])
 
     def _head(self, ask: int) -> torch.Tensor:
-        """Asks, and the number of shards that have images: a worker without any hears it from the others."""
-        head = torch.cat(
-            [asks_row(ask, self.gang.device), torch.zeros(1, dtype=torch.float64, device=self.gang.device)]
-        )
-        if self._began and self.gang.rank == 0:
-            head[-1] = self._filled
-        return head
+        """Asks; 1 and the number of shards that have images: a worker without any hears it from the others."""
+        told = torch.tensor([1.0, self._filled] if self._began else [0.0, 0.0], dtype=torch.float64)
+        return torch.cat([asks_row(ask, self.gang.device), told.to(self.gang.device)])
 
     def _agree(self, head: torch.Tensor) -> torch.Tensor:
         self.gang.sum(head)

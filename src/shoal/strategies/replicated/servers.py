@@ -19,18 +19,23 @@ from shoal.step.served import Served
 from shoal.step.stopwatch import EXCHANGE, UPDATE
 from shoal.step.task import Task
 from shoal.strategies import Applied, MakeOptimizer, Resliced, RigSpec
+from shoal.strategies.replicated.buckets import Buckets
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.exchange import Exchange, Tree, asks_row, largest_ask
 from shoal.strategies.replicated.gradients import FlatGradients
 from shoal.strategies.replicated.rig import ReplicatedRig, copy_state
 
+_PACED = ("lr", "weight_decay")
+"""Options that differ between a checkpoint and the servers."""
+
 
 class Pushed(Exchange):
-    """Gradients add up where they are and are pushed whole; buffers, asks and the step's number travel beside them."""
+    """Gradients add up where they are and are pushed as the step's last backward pass makes them; buffers, asks and the
+    step's number travel beside them."""
 
     gang: Served
     step = -1
-    """Of what is being computed; a worker without images hears it from the first."""
+    """Of what is being computed; a worker without images hears it from the others."""
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -44,6 +49,8 @@ class Pushed(Exchange):
         here = self.gang.device.type == "cpu"
         self._flat = FlatGradients(self._parameters, client.gradient if here else None).flat
         self.gradients = [self._flat]
+        self._host = self._flat if here else torch.empty_like(self._flat, device="cpu", pin_memory=True)
+        self._buckets = Buckets(self._parameters, self._push if here else self._push_from_device)
 
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
         if self._sums is None:
@@ -51,25 +58,30 @@ class Pushed(Exchange):
             self._sums = self._buffers.leaf(batch)
         else:
             self._sums += self._buffers.leaf(batch)
+        if last:
+            self._buckets.arm()
+
+    def _push(self, low: int, high: int) -> None:
+        self._client.push(low, self._flat[low:high])
+
+    def _push_from_device(self, low: int, high: int) -> None:
+        """The copy goes on beside the backward pass, and the link's thread waits for it."""
+        host = self._host[low:high]
+        host.copy_(self._flat[low:high], non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        self._client.push(low, host, ready=copied.synchronize)
 
     def finish(self, ask: int) -> int:
         busy, size = self._sums is not None, self._buffers.size
-        if busy:
-            if self._flat is not self._client.gradient:
-                self._client.gradient.copy_(self._flat)
-            self._client.push(0, self._client.gradient)
+        self._buckets.flush()
         sums = self._sums if self._sums is not None else torch.zeros(size, dtype=torch.float64)
         self._sums = None
-        side = torch.cat([sums.cpu(), self._head(ask)])
+        side = torch.cat([sums.cpu(), asks_row(ask, torch.device("cpu")), _told(busy, self.step)])
         self.gang.sum(side)
         self._buffers.take(side[:size].to(self.gang.device))
-        self.step = int(side[-1])
-        return largest_ask(side[size:-1])
-
-    def _head(self, ask: int) -> torch.Tensor:
-        """Asks, and the step's number as the first worker knows it, who has images in every step."""
-        number = torch.tensor([float(self.step) if self.gang.rank == 0 else 0.0], dtype=torch.float64)
-        return torch.cat([asks_row(ask, torch.device("cpu")), number])
+        self.step = _agreed(side[-2:], self.step)
+        return largest_ask(side[size:-2])
 
 
 class PushedTree(Tree):
@@ -90,13 +102,22 @@ class PushedTree(Tree):
 
     def _head(self, ask: int) -> torch.Tensor:
         """As the tree's own, with the step's number in front."""
-        number = torch.tensor([float(self.step) if self.gang.rank == 0 else 0.0], dtype=torch.float64)
-        return torch.cat([number, super()._head(ask)])
+        return torch.cat([_told(self._began, self.step), super()._head(ask)])
 
     def _agree(self, head: torch.Tensor) -> torch.Tensor:
         head = super()._agree(head)
-        self.step = int(head[0])
-        return head[1:]
+        self.step = _agreed(head[:2], self.step)
+        return head[2:]
+
+
+def _told(busy: bool, step: int) -> torch.Tensor:
+    """Who has images knows which step it is."""
+    return torch.tensor([1.0, step] if busy else [0.0, 0.0], dtype=torch.float64)
+
+
+def _agreed(told: torch.Tensor, guess: int) -> int:
+    """guess: where all who had images have died."""
+    return int(told[1] / told[0]) if told[0] else guess
 
 
 class PsRig(ReplicatedRig):
@@ -117,7 +138,7 @@ class PsRig(ReplicatedRig):
     ) -> None:
         super().__init__(model, make_optimizer, task, precision, gang, spec, exchange)
         named = [(name, held) for name, held in self.model.named_parameters() if held.requires_grad]
-        described = describe(self.optimizer, [held for _, held in named])
+        self._described = described = self._paced(describe(self.optimizer, [held for _, held in named]))
         self._layout_of = Layout.of(named, whole=terms.shards is not None or not elementwise(described))
         self._weights = _flattened(self._layout_of, [held for _, held in named])
         self._client, self._pushing = gang.client, exchange
@@ -130,6 +151,10 @@ class PsRig(ReplicatedRig):
             self._client.load(self._host, None)
         gang.began = True
         self._arrived()
+
+    def _paced(self, described: dict[str, Any]) -> dict[str, Any]:
+        """The optimizer as the servers have it."""
+        return described
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
@@ -145,7 +170,6 @@ class PsRig(ReplicatedRig):
         if done.redo:
             self._buffers.undo()
             self._batches.clear()
-            self._gang.live = list(done.live)
             self._step -= 1
             raise Resliced
         if not done.applied:
@@ -172,7 +196,8 @@ class PsRig(ReplicatedRig):
         state = super().state_dict()
         state["optimizer"] = held = self._client.state()
         for group, mine in zip(held["param_groups"], self.optimizer.param_groups, strict=True):
-            group["lr"] = mine["lr"]  # servers are told the rate of each step, and keep none
+            # Servers are told the rate of each step, and keep none; their weights may decay in more steps.
+            group.update({key: mine[key] for key in _PACED if key in mine})
         self._client.barrier()  # nobody steps on while another still reads
         return state
 
@@ -192,6 +217,9 @@ class PsRig(ReplicatedRig):
         if optimizer is not None:
             for group, held in zip(self.optimizer.param_groups, optimizer["param_groups"], strict=True):
                 group["lr"] = held["lr"]
+            groups = zip(optimizer["param_groups"], self._described["groups"], strict=True)
+            paced = [held | {key: own[key] for key in _PACED if key in own} for held, own in groups]
+            optimizer = {**optimizer, "param_groups": paced}
         self._client.load(self._host, optimizer)
         self._arrived()
 
