@@ -25,6 +25,7 @@ VERBS = {
     "scale": "Compare strategies and numbers of workers: a table, pictures, a verdict.",
     "why": "Say where a run's time went and what held it back.",
     "stop": "Stop a job here and on other hosts.",
+    "forecast": "How fast a recipe would train on many workers, and what would bind.",
     "doctor": "Look whether hosts can run a job, and say what mends them.",
     "agent": None,
     "worker": None,

@@ -1,0 +1,76 @@
+"""All-reduce in closed form, and how much of it the backward pass hides.
+
+Thakur, Rabenseifner, Gropp 2005: with n workers, a seconds a message and b seconds a byte, S bytes take at least
+2(n-1)/n S b whatever the algorithm; a ring adds 2(n-1) a, trees 2 log2(n) a.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from shoal.forecast.calibration import Calibration, Network
+
+Algorithm = Literal["ring", "tree"]
+FIRST_BUCKET = 1 << 20
+"""Bytes after which DistributedDataParallel sends its first bucket."""
+
+
+def hops(workers: int, algorithm: Algorithm) -> int:
+    """Messages that follow one another."""
+    return 2 * (workers - 1) if algorithm == "ring" else 2 * math.ceil(math.log2(workers))
+
+
+def all_reduce_s(
+    nbytes: float, workers: int, calibration: Calibration, network: Network, algorithm: Algorithm = "ring"
+) -> float:
+    """Seconds to add `nbytes` over all workers; those of a host are neighbours, so its port carries the sum once."""
+    if workers == 1 or not nbytes:
+        return 0.0
+    hosts = network.hosts(workers)
+    far = hops(workers, algorithm) if network.per_host == 1 else min(hops(workers, algorithm), hops(hosts, algorithm))
+    latency = hops(workers, algorithm) * calibration.hop_s + (far * network.latency_s if hosts > 1 else 0.0)
+    byte_s = max(network.byte_s if hosts > 1 else 0.0, calibration.sum_byte_s)
+    return latency + 2 * (workers - 1) / workers * nbytes * byte_s
+
+
+def gather_s(nbytes: float, workers: int, calibration: Calibration, network: Network) -> float:
+    """Seconds until every worker has `nbytes` of each other one (deterministic training)."""
+    if workers == 1:
+        return 0.0
+    far = network.hosts(workers) > 1
+    byte_s = max(network.byte_s if far else 0.0, calibration.sum_byte_s)
+    return (workers - 1) * (calibration.hop_s + (network.latency_s if far else 0.0) + nbytes * byte_s)
+
+
+def buckets(gradients: Sequence[tuple[int, float]], cap: float) -> list[tuple[int, float]]:
+    """Gradients put together as DistributedDataParallel does: a small first bucket, then full ones of `cap` bytes."""
+    made: list[tuple[int, float]] = []
+    size, limit = 0, float(min(FIRST_BUCKET, cap))
+    when = 0.0
+    for nbytes, ready in gradients:
+        size, when = size + nbytes, max(when, ready)
+        if size >= limit:
+            made.append((size, when))
+            size, limit = 0, cap
+    return [*made, (size, when)] if size else made
+
+
+def exposed_s(
+    sent: Sequence[tuple[int, float]], shard_s: float, workers: int, calibration: Calibration, network: Network,
+    algorithm: Algorithm = "ring",
+) -> float:  # fmt: skip
+    """Seconds from the end of the last shard's backward pass until the last bucket is summed.
+
+    sent: (bytes, when known as a share of shard_s), one after another over the same port.
+    """
+    free = 0.0
+    for nbytes, ready in sent:
+        free = max(free, ready * shard_s) + all_reduce_s(nbytes, workers, calibration, network, algorithm)
+    hidden = free - max(0.0, free - shard_s)
+    if calibration.device == "cpu" and hidden:
+        # Cores that move bytes do not compute meanwhile.
+        moved = 2 * (workers - 1) / workers * sum(nbytes for nbytes, _ in sent) * calibration.sum_byte_s
+        return max(free - shard_s, min(moved, free))
+    return max(0.0, free - shard_s)

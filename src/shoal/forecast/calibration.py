@@ -1,0 +1,74 @@
+"""Calibration: what one worker of a recipe does by itself, and what its exchange costs beside the link."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """Times are seconds, sizes bytes. What was not measured is 0 and so left out of the forecast."""
+
+    source: str
+    """Where the figures come from, in words."""
+    device: str = "cpu"
+    images_per_epoch: int
+    val_images: int = 0
+
+    parameters: int
+    """Trainable numbers."""
+    gradient_bytes: int
+    side_bytes: int = 0
+    """Buffers (BatchNorm's statistics), exchanged beside the gradients in float64."""
+    gradients: list[tuple[int, float]] = []
+    """(bytes, when known) of each parameter's gradient as the backward pass makes them; when: share of the shard's
+    time. Empty: all at the end."""
+    activation_bytes: float = 0.0
+    """Of one image between two stages of a pipeline, at a typical place."""
+
+    shard_s: float = 0.0
+    """Forward and backward pass of a shard, whatever its size …"""
+    image_s: float
+    """… and for each of its images."""
+    update_s: float = 0.0
+    """What a step costs beside: checking, updating, counting."""
+    load_image_s: float = 0.0
+    """One worker's images come so far apart when nothing else is done."""
+    eval_image_s: float = 0.0
+    save_s: float = 0.0
+    """A checkpoint."""
+    jitter: float = 0.0
+    """Standard deviation of a step's time over its mean, from one step to the next."""
+    spread: float = 0.0
+    """Of the speed, from one block of the measurement to another, over its mean."""
+
+    hop_s: float = 0.0
+    """One message of an all-reduce, beside the link's latency."""
+    sum_byte_s: float = 0.0
+    """Sending, receiving and adding one byte in an all-reduce."""
+    call_s: float = 0.0
+    """One question to a parameter server and its answer, beside the link's latency."""
+    serve_byte_s: float = 0.0
+    """One byte through a parameter server, in or out."""
+    share_byte_s: float = 0.0
+    """The same for a worker on the server's host, through shared memory."""
+
+    def shard(self, images: float) -> float:
+        """Seconds of one shard's forward and backward pass."""
+        return self.shard_s + self.image_s * images if images else 0.0
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """Hosts of one kind on a full-duplex switch that is never the bottleneck."""
+
+    byte_s: float
+    """One byte through a host's port, one way; 0: no limit."""
+    latency_s: float = 0.0
+    """From one host to another, one way."""
+    per_host: int = 1
+    """Workers on a host."""
+    servers: int = 1
+    slow: float = 1.0
+    """One worker computes so many times slower than the others."""
+
+    def hosts(self, workers: int) -> int:
+        return -(-workers // self.per_host)

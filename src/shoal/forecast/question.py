@@ -1,0 +1,169 @@
+"""Question: a recipe, ways to agree, numbers of workers and a network; answered by a probe, a rate or a study."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from shoal.base.errors import UsageError
+from shoal.base.host import cores
+from shoal.forecast import law, probe, study, told
+from shoal.forecast.calibration import Calibration, Network
+from shoal.forecast.sizes import Size, cut_for, forecast
+from shoal.forecast.ways import Step, Way
+from shoal.recipe.load import load
+from shoal.recipe.recipe import Recipe
+
+SOURCE_RATE = "--rate"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Forecasts with what they rest on."""
+
+    sizes: list[Size]
+    calibration: Calibration
+    network: Network
+    notes: tuple[str, ...] = ()
+    interval: str = told.OF_MODEL
+
+    def text(self) -> str:
+        return told.text(self.sizes, self.calibration, self.network, (f"{self.interval}.", *self.notes))
+
+    def plain(self) -> dict[str, Any]:
+        return told.plain(self.sizes, self.calibration, self.network, (self.interval, *self.notes))
+
+
+@dataclass(frozen=True)
+class Question:
+    """Checked wholly before anything is measured."""
+
+    name: str
+    recipes: tuple[tuple[Recipe, Way], ...]
+    """A recipe for each way, for strategies bring options of their own."""
+    workers: tuple[int, ...]
+    network: Network
+    weak: bool
+    is_linked: bool
+    """Whether the network was said; else it is a study's."""
+
+    @staticmethod
+    def of(
+        reference: str, overrides: Sequence[str], workers: tuple[int, ...], strategies: str | None, algorithm: Any, *,
+        weak: bool, servers: int | None, per_host: int, slow: float, byte_s: float | None, latency_s: float,
+    ) -> Question:  # fmt: skip
+        """UsageError for whatever cannot be reckoned."""
+        first = load(reference, overrides)
+        recipes: list[tuple[Recipe, Way]] = []
+        for text in _split(strategies) if strategies else [""]:
+            reckoned = Way.reckoned(text, algorithm) if text else None
+            recipe = load(reference, [*overrides, f"strategy={text}"]).recipe if text and not reckoned else first.recipe
+            recipes.append((recipe, reckoned or Way.of_recipe(recipe.strategy, algorithm)))
+        if servers is not None and not any(way.name == "ps" for _, way in recipes):
+            raise UsageError(f"--servers {servers}: strategy {recipes[0][1].name} has no servers; add --strategies ps")
+        network = Network(byte_s=byte_s or 0.0, latency_s=latency_s, per_host=per_host, servers=servers or 1, slow=slow)
+        question = Question(first.name, tuple(recipes), workers, network, weak, byte_s is not None)
+        question._shards()
+        return question
+
+    def _shards(self) -> list[int]:
+        """Images of the shards that will be computed; UsageError for numbers of workers that cannot be."""
+        found = []
+        for recipe, way in self.recipes:
+            for n in (1, *self.workers) if way.name != "pipeline" else self.workers:
+                way.check(n)
+                batch, shards = cut_for(recipe, way.replicas(n), weak=self.weak)
+                found.append(max(1, round(batch / shards / way.options.get("micro", 1))))
+        return found
+
+    def by_probe(self) -> Answer:
+        """Measures on this machine, for a minute at most."""
+        recipe, shards = self.recipes[0][0], self._shards()
+        served = any(way.name == "ps" for _, way in self.recipes)
+        load, here = os.getloadavg()[0], cores()
+        found = probe.measure(recipe, shards, together=self.network.per_host, servers=served)
+        busy = f"Others were at work here before the probe (load {load:.1f} on {here} cores); probe again when it is quiet."
+        return self._answer(found, (busy,) if load > here / 2 else ())
+
+    def by_rate(self, images_per_s: float) -> Answer:
+        """Takes for granted what one worker computes; software costs nothing."""
+        size = probe.size(self.recipes[0][0])
+        source = f"{SOURCE_RATE} {images_per_s:g} images/s of one worker"
+        notes = ["With --rate nothing was timed: input, validation, jitter and software of the exchange are left out."]
+        if not size.images_per_epoch:
+            notes.append("The recipe's images are not here: no hours.")
+        return self._answer(msgspec.structs.replace(size, source=source, image_s=1 / images_per_s), tuple(notes))
+
+    def by_study(self, folder: Path) -> Answer:
+        """By measured runs: with a link, what one worker computes; without, the study's own law carried on."""
+        sizes: list[Size] = []
+        calibration: Calibration | None = None
+        notes: list[str] = []
+        for recipe, way in self.recipes:
+            found = study.rows(folder, self.name, way.text)
+            rates, rough = study.rates(found), study.spread(found)
+            first, rate = rates[0]
+            calibration = Calibration(
+                source=f"{len(found)} runs of a study", images_per_epoch=0, parameters=found[0].parameters,
+                gradient_bytes=4 * found[0].parameters, image_s=first / rate, spread=rough,
+            )  # fmt: skip
+            if self.is_linked:
+                if first != 1:
+                    raise UsageError(
+                        f"--from {folder}: with --link a run of one worker is needed, to know what it computes"
+                    )
+                sizes += [forecast(recipe, way, n, calibration, self.network, weak=self.weak) for n in self.workers]
+                continue
+            if len(rates) < 2:
+                raise UsageError(
+                    f"--from {folder}: runs with {first} workers only; a law needs two sizes or more, or say --link"
+                )
+            carried = law.fit(rates, self.network.per_host)
+            sizes += [self._carried(recipe, way, n, carried, rough) for n in self.workers]
+            notes.append(
+                f"{way.text}: the law of {len(rates)} sizes up to {carried.largest} workers, off by at most "
+                f"{carried.residual:.1%} there, carried on; the network is the study's."
+            )
+        assert calibration is not None
+        notes.append("A study tells images/s only: no hours.")
+        return Answer(sizes, calibration, self.network, tuple(notes), told.OF_MODEL if self.is_linked else told.OF_LAW)
+
+    def _carried(self, recipe: Recipe, way: Way, n: int, carried: law.Law, rough: float) -> Size:
+        """A size as the law has it; what it adds to one worker's time is exchange and waiting in one."""
+        batch, _ = cut_for(recipe, n, weak=self.weak)
+        rate, (low, high) = carried.rate(n), carried.interval(n)
+        whole, alone = batch / rate, batch / n / carried.one
+        more = math.exp(1.2816 * rough)
+        step = Step(
+            compute=min(whole, alone), exchange=max(0.0, whole - alone), told="exchange and waiting, by the law"
+        )
+        return Size(
+            way.text, n, self.network.hosts(n), 0, batch, rate, low / more, high * more, rate / carried.one, step, None
+        )
+
+    def _answer(self, calibration: Calibration, notes: tuple[str, ...] = ()) -> Answer:
+        sizes = [
+            forecast(recipe, way, n, calibration, self.network, weak=self.weak)
+            for recipe, way in self.recipes
+            for n in self.workers
+        ]
+        return Answer(sizes, calibration, self.network, notes)
+
+
+def _split(strategies: str) -> list[str]:
+    """`ps:mode=async,on_dead=stop,ddp` -> the strategies: a comma before KEY=VALUE belongs to the one before it."""
+    found: list[str] = []
+    for word in (word.strip() for word in strategies.split(",")):
+        if not word:
+            raise UsageError(f"--strategies {strategies}: a name is missing; as in ddp,ps,ps:mode=async")
+        if "=" in word and ":" not in word and found:
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+    return found
