@@ -17,7 +17,7 @@ import msgspec
 from shoal.base.errors import ShoalError, UsageError
 from shoal.base.host import cores, gpus
 from shoal.forecast.calibration import Calibration
-from shoal.forecast.task import ERROR, FOUND, TASK, Task
+from shoal.forecast.probing.task import ERROR, FOUND, TASK, Task
 from shoal.launch.leash import Leash
 from shoal.recipe.load import dump
 from shoal.recipe.recipe import Recipe
@@ -37,13 +37,13 @@ def measure(
     """
     strategy: Any = recipe.strategy
     share = 1 if strategy.deterministic else max(1, cores() // together)
-    threads = threads or strategy.threads or share
+    chosen: int = threads or strategy.threads or share
     together = min(together, gpus() or together)
     task = Task(
         recipe=dump(recipe),
         shard_images=sorted({min(shard_images), max(shard_images)}),
         together=together,
-        threads=threads,
+        threads=chosen,
         servers=servers,
         compute_s=compute_s,
         limit_s=limit_s,
@@ -51,7 +51,7 @@ def measure(
     )
     found = _run(task)
     others = f" while {together} computed" if together > 1 else ""
-    source = f"a probe of this machine ({threads} thread{'s' if threads > 1 else ''} a worker{others})"
+    source = f"a probe of this machine ({chosen} thread{'s' if chosen > 1 else ''} a worker{others})"
     return msgspec.structs.replace(found, source=source)
 
 
@@ -70,7 +70,7 @@ def _run(task: Task) -> Calibration:
         (folder / TASK).write_bytes(msgspec.json.encode(task))
         children: list[tuple[subprocess.Popen, Leash]] = []
         try:
-            for rank in range(task.processes + 2 * task.servers):
+            for rank in range(task.processes + task.servers):
                 children.append(_start(folder, rank))
             _wait([child for child, _ in children[: task.processes]], folder, task.limit_s)
             return msgspec.json.decode((folder / FOUND).read_bytes(), type=Calibration)
@@ -106,8 +106,8 @@ def _wait(children: list[subprocess.Popen], folder: Path, limit_s: float) -> Non
                 raise _failed(folder, rank, child.returncode)
         if time.monotonic() > until:
             raise ShoalError(
-                f"the probe did not end within {limit_s:g} s: this recipe's steps are too long for it here; say what a "
-                "worker computes with --rate IMAGES/S, or measure with a study and use --from STUDY"
+                f"the probe did not end within {limit_s:g} s: this machine is too busy or too slow for the recipe's "
+                "steps; say what a worker computes with --rate IMAGES/S, or measure a study and use --from STUDY"
             )
         time.sleep(0.02)
     for rank, child in enumerate(children):

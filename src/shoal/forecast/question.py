@@ -88,7 +88,7 @@ class Question:
         served = any(way.name == "ps" for _, way in self.recipes)
         load, here = os.getloadavg()[0], cores()
         found = probe.measure(recipe, shards, together=self.network.per_host, servers=served)
-        busy = f"Others were at work here before the probe (load {load:.1f} on {here} cores); probe again when it is quiet."
+        busy = f"Others were at work here before the probe (load {load:.1f} on {here} cores): probe again when quiet."
         return self._answer(found, (busy,) if load > here / 2 else ())
 
     def by_rate(self, images_per_s: float) -> Answer:

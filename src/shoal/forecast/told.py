@@ -24,7 +24,7 @@ WORDS = {
     "compute": "computing binds: {share:.0%} of a step of {total}; a faster device would help most",
     "exchange": "the exchange binds: {share:.0%} of a step of {total} nothing else is done ({told})",
     "waiting": "stragglers bind: {share:.0%} of a step of {total} everybody waits for the slowest",
-    "input": "images bind: {share:.0%} of a step of {total} is waiting for them; more loader threads or packed images help",
+    "input": "images bind: {share:.0%} of a step of {total} is waiting for them; more loader threads or packing help",
     "pauses": "validation and checkpoints bind: {share:.0%} of the time; eval_every and save_every say how often",
 }
 

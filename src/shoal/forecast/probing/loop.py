@@ -1,0 +1,114 @@
+"""Loop: the recipe's own step on one worker that exchanges nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from shoal.data.batches import Batches, eval_chunks
+from shoal.recipe.recipe import Recipe
+from shoal.step.gang import Alone
+from shoal.step.meters import Meters
+from shoal.strategies.single import Single
+from shoal.train.checkpoint import save
+from shoal.train.setup import Data, Setup
+
+
+class Loop:
+    """With one shard of so many images."""
+
+    def __init__(self, recipe: Recipe, data: Data, images: int, device: torch.device) -> None:
+        one = msgspec.structs.replace(
+            recipe, batch=images, batch_per_worker=None, shards=1, accumulate=1, strategy=Single(), drop_last=True
+        )
+        self.images, self.recipe, self.data, self.device = images, one, data, device
+        setup = Setup.of(one, Alone(device), data, pretrained=False)
+        self.rig, self.cut = setup.rig, setup.cut
+        self.meters = Meters(1, Alone(device))
+        self._batches = self._made().steps(0, 1 << 40)
+        self._last: Any = None
+
+    def _made(self) -> Batches:
+        data: Any = self.recipe.data
+        return Batches(
+            self.data.train,
+            data.augment,
+            self.cut,
+            thread=data.threads > 0,
+            decoders=data.threads,
+            pin=self.device.type == "cuda",
+        )
+
+    def step(self) -> tuple[float, float]:
+        """Seconds of the shard's passes, and of the rest of the step; waiting for images is neither."""
+        (batch,) = next(self._batches)
+        began = time.perf_counter()
+        output = self.rig.forward_backward(batch, last=True)
+        self._settle()
+        half = time.perf_counter()
+        self.rig.apply(0.0, self.images)
+        self.meters.add(batch, output)
+        self._settle()
+        self._last = batch
+        return half - began, time.perf_counter() - half
+
+    def _settle(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def warm(self, budget_s: float) -> None:
+        """First steps allocate, and choose kernels."""
+        until = time.perf_counter() + budget_s
+        self.step()
+        while time.perf_counter() < until:
+            self.step()
+
+    def run(self, budget_s: float) -> list[tuple[float, float]]:
+        """At least one step."""
+        took: list[tuple[float, float]] = []
+        until = time.perf_counter() + budget_s
+        while not took or time.perf_counter() < until:
+            took.append(self.step())
+        return took
+
+    def close(self) -> None:
+        self._batches.close()
+
+    def both(self) -> None:
+        """The forward and the backward pass of the last batch once more."""
+        self.rig.forward_backward(self._last, last=True)
+        self._settle()
+        self.rig.apply(0.0, self.images)
+
+    def load(self, budget_s: float) -> float:
+        """Seconds of an image when nothing but images is made."""
+        batches, step = self._made(), 0
+        began = time.perf_counter()
+        while (took := time.perf_counter() - began) < budget_s or not step:
+            batches.prepare(step)
+            step += 1
+        return took / (step * self.images)
+
+    def evaluate(self, budget_s: float) -> float:
+        """Seconds of an image in validation."""
+        data: Any = self.recipe.data
+        chunks = eval_chunks(self.data.val, data.augment, min(data.eval_batch, 64))
+        done, began, took = 0, time.perf_counter(), 0.0
+        for _, batch in chunks:
+            self.rig.evaluate(batch)
+            self._settle()
+            done, took = done + len(batch.labels), time.perf_counter() - began
+            if took > budget_s:
+                break
+        return took / max(1, done)
+
+    def save(self, path: Path) -> float:
+        """Seconds of a checkpoint, in the temporary folder."""
+        state = self.rig.state_dict()
+        began = time.perf_counter()
+        save(path, model=state["model"], ema=state.get("ema"), state={"optimizer": state["optimizer"]}, manifest={})
+        return time.perf_counter() - began
