@@ -124,6 +124,14 @@ class Hosts:
     def plug(self, name: str) -> None:
         _ip("link", "set", self._cable(name), "master", _bridge(self.number))
 
+    def throttle(self, name: str, rate: str | None) -> None:
+        """Limits what a host sends, as in `100mbit`; None: no more. The bucket is small: short messages feel it too."""
+        if rate is not None:
+            words = ("replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "16k", "latency", "50ms")
+        else:
+            words = ("del", "dev", "eth0", "root")
+        self.exec(name, ["tc", "qdisc", *words], check=rate is not None)
+
     def off(self, name: str) -> None:
         """Power off: everything on it dies at once."""
         if (init := self._init(name)) is not None:

@@ -25,11 +25,12 @@ def hops(workers: int, algorithm: Algorithm) -> int:
 def all_reduce_s(
     nbytes: float, workers: int, calibration: Calibration, network: Network, algorithm: Algorithm = "ring"
 ) -> float:
-    """Seconds to add `nbytes` over all workers; those of a host are neighbours, so its port carries the sum once."""
+    """Seconds to add `nbytes` over all workers. Those of a host are neighbours, so its port carries the sum once. Every
+    turn of a ring waits for a message between hosts; a tree first adds what is on a host."""
     if workers == 1 or not nbytes:
         return 0.0
     hosts = network.hosts(workers)
-    far = hops(workers, algorithm) if network.per_host == 1 else min(hops(workers, algorithm), hops(hosts, algorithm))
+    far = hops(workers if algorithm == "ring" else hosts, algorithm)
     latency = hops(workers, algorithm) * calibration.hop_s + (far * network.latency_s if hosts > 1 else 0.0)
     byte_s = max(network.byte_s if hosts > 1 else 0.0, calibration.sum_byte_s)
     return latency + 2 * (workers - 1) / workers * nbytes * byte_s

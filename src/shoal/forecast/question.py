@@ -7,18 +7,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shoal.base.errors import UsageError
 from shoal.base.host import cores
-from shoal.forecast import law, probe, study, told
+from shoal.forecast import probe, study, told
 from shoal.forecast.calibration import Calibration, Network
 from shoal.forecast.sizes import Size, cut_for, forecast
 from shoal.forecast.ways import Step, Way
 from shoal.recipe.load import load
 from shoal.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from shoal.forecast.law import Law
 
 SOURCE_RATE = "--rate"
 
@@ -102,6 +105,8 @@ class Question:
 
     def by_study(self, folder: Path) -> Answer:
         """By measured runs: with a link, what one worker computes; without, the study's own law carried on."""
+        from shoal.forecast import law  # numpy comes with it
+
         sizes: list[Size] = []
         calibration: Calibration | None = None
         notes: list[str] = []
@@ -134,7 +139,7 @@ class Question:
         notes.append("A study tells images/s only: no hours.")
         return Answer(sizes, calibration, self.network, tuple(notes), told.OF_MODEL if self.is_linked else told.OF_LAW)
 
-    def _carried(self, recipe: Recipe, way: Way, n: int, carried: law.Law, rough: float) -> Size:
+    def _carried(self, recipe: Recipe, way: Way, n: int, carried: Law, rough: float) -> Size:
         """A size as the law has it; what it adds to one worker's time is exchange and waiting in one."""
         batch, _ = cut_for(recipe, n, weak=self.weak)
         rate, (low, high) = carried.rate(n), carried.interval(n)

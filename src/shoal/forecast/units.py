@@ -7,7 +7,7 @@ import re
 
 from shoal.base.errors import UsageError
 
-_NUMBER = r"(\d+(?:\.\d+)?)"
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 _BITS = re.compile(rf"{_NUMBER} ?([kMGT]?)(?:bps|bit/s|bit)")
 _BYTES = re.compile(rf"{_NUMBER} ?((?:[kMGT]|[KMG]i)?)B/s")

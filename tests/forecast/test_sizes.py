@@ -1,0 +1,135 @@
+"""Forecasts of whole recipes: parts add up, sizes that cannot be are refused, what binds is told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from shoal.base.errors import UsageError
+from shoal.forecast.calibration import Calibration, Network
+from shoal.forecast.question import Question
+from shoal.forecast.sizes import Size, forecast
+from shoal.forecast.told import binds, text
+from shoal.forecast.ways import Way
+from shoal.recipe.load import load
+
+GIGABIT = Network(byte_s=8e-9, latency_s=5e-5)
+
+
+def calibration(**known: Any) -> Calibration:
+    held: dict[str, Any] = {
+        "source": "a test", "images_per_epoch": 50_000, "val_images": 10_000, "parameters": 78_000,
+        "gradient_bytes": 312_000, "side_bytes": 4_000, "shard_s": 1e-3, "image_s": 1e-3, "update_s": 2e-3,
+        "eval_image_s": 3e-4, "save_s": 0.1, "jitter": 0.05, "spread": 0.02, "hop_s": 5e-5, "sum_byte_s": 1e-9,
+        "call_s": 2e-4, "serve_byte_s": 1e-9, "share_byte_s": 5e-10,
+    }  # fmt: skip
+    return Calibration(**{**held, **known})
+
+
+def reckon(workers: int, way: str = "ddp", network: Network = GIGABIT, *, weak: bool = False, **known: Any) -> Size:
+    chosen = Way.reckoned(way, "ring")
+    overrides = [] if chosen else [f"strategy={way}"]
+    recipe = load("cifar10-resnet8", overrides).recipe
+    return forecast(
+        recipe, chosen or Way.of_recipe(recipe.strategy, "ring"), workers, calibration(**known), network, weak=weak
+    )
+
+
+def test_one_worker_by_hand() -> None:
+    size = reckon(1)
+    assert size.step.compute == pytest.approx(4 * (1e-3 + 32e-3) + 2e-3)
+    assert size.images_per_s == pytest.approx(128 / 0.134)
+    assert size.speedup == size.efficiency == 1.0
+    assert size.step.pauses == pytest.approx((10_000 * 3e-4 + 0.1) * 128 / 50_000)
+    assert size.hours == pytest.approx(391 * size.step.total / 3600)
+    assert size.machine_hours == size.hours
+
+
+@pytest.mark.parametrize("way", ["ddp", "ps", "ps:mode=async", "local_sgd:every=8", "ddp:deterministic=true"])
+def test_parts_add_up_and_the_interval_holds_the_figure(way: str) -> None:
+    for workers in (2, 4):
+        size = reckon(workers, way)
+        assert sum(size.step.parts.values()) == pytest.approx(size.step.total)
+        assert min(size.step.parts.values()) >= 0
+        assert size.low < size.images_per_s < size.high
+        assert size.images_per_s == pytest.approx(size.batch / (size.step.total - size.step.pauses))
+        assert 1 < size.speedup <= workers
+
+
+def test_three_workers_wait_for_the_one_with_two_shards() -> None:
+    assert reckon(3).step.compute == reckon(2).step.compute
+
+
+def test_more_shards_than_workers_are_refused_with_the_ways_out() -> None:
+    with pytest.raises(UsageError, match=r"8 workers for 4 shards.*--weak.*shards=auto"):
+        reckon(8)
+    assert reckon(8, weak=True).batch == 8 * 128
+
+
+def test_what_binds() -> None:
+    assert reckon(1).binds == "compute"
+    slow = Network(byte_s=8e-6)
+    assert reckon(4, network=slow).binds == "exchange"
+    assert "all-reduce" in binds(reckon(4, network=slow))
+    assert reckon(4, jitter=2.0).binds == "waiting"
+    assert reckon(4, network=Network(byte_s=8e-9, slow=5.0)).binds == "waiting"
+    assert reckon(4, load_image_s=1e-2).binds == "input"
+    assert reckon(4, load_image_s=1e-2).images_per_s == pytest.approx(4 / 1e-2, rel=0.1)
+    assert reckon(4, eval_image_s=1.0).binds == "pauses"
+
+
+def test_ways_compared_where_the_link_is_slow() -> None:
+    slow = Network(byte_s=8e-7)
+    speeds = {way: reckon(4, way, slow).images_per_s for way in ("ddp", "ps", "ps:mode=async", "local_sgd:every=16")}
+    assert speeds["local_sgd:every=16"] > speeds["ddp"] > speeds["ps"]
+    assert reckon(4, "ps:mode=async").step.staleness == pytest.approx(3, abs=0.3)
+
+
+def test_a_slow_worker_hurts_synchronous_training_more() -> None:
+    slowed = Network(byte_s=8e-9, slow=4.0)
+    lost = {way: reckon(4, way, slowed).images_per_s / reckon(4, way).images_per_s for way in ("ddp", "ps:mode=async")}
+    assert lost["ddp"] < 0.3 < 0.7 < lost["ps:mode=async"]
+
+
+def test_a_pipeline_has_its_bubble() -> None:
+    size = reckon(4, "pipeline:stages=4,micro=8", Network(byte_s=0.0), jitter=0.0, hop_s=0.0, shard_s=0.0, update_s=0.0)
+    assert size.step.compute / (size.step.total - size.step.pauses) == pytest.approx(8 / 11)
+    with pytest.raises(UsageError, match="6 workers are no whole number of pipelines"):
+        reckon(6, "pipeline:stages=4", weak=True)
+
+
+def test_without_the_number_of_images_there_are_no_hours() -> None:
+    size = reckon(2, images_per_epoch=0)
+    assert size.hours is None and size.machine_hours is None and math.isfinite(size.images_per_s)
+    assert " -  " in text([size], calibration(), GIGABIT, ())
+
+
+@pytest.mark.parametrize(
+    ("strategies", "told"),
+    [
+        ("local_sgd:evry=3", "no option 'evry'; did you mean 'every'?"),
+        ("pipeline:stages=0", "stages must be a whole number from 1 on"),
+        ("pipeline:micro=many", "micro must be a whole number"),
+        ("ddp,,ps", "a name is missing"),
+        ("fsdb", "fsdb"),
+        ("single", "strategy single has one worker, not 2; add --strategies ddp"),
+    ],
+)
+def test_strategies_that_cannot_be(strategies: str, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        asked(strategies)
+    assert told in str(error.value)
+
+
+def test_strategies_with_options_are_split_where_names_begin() -> None:
+    ways = [way.text for _, way in asked("ps:mode=async,on_dead=stop,ddp,pipeline:stages=2,micro=4").recipes]
+    assert ways == ["ps:mode=async", "ddp", "pipeline:stages=2,micro=4"]
+
+
+def asked(strategies: str) -> Question:
+    return Question.of(
+        "cifar10-resnet8", (), (2,), strategies, "ring", weak=False, servers=None, per_host=1, slow=1.0, byte_s=1e-9,
+        latency_s=0.0,
+    )  # fmt: skip
