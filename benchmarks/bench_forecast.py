@@ -33,10 +33,10 @@ LINKS = ("100mbit", "300mbit", "1gbit")
 STRATEGIES = ("ddp", "ps", "ps:mode=async")
 MODELS = {
     "cifar10-resnet8": ["cifar10-resnet8", "data=synthetic", "data.size=28"],
-    "lcnet_050": ["cifar10-resnet8", "data=synthetic", "model=lcnet_050"],
+    "lcnet_050": ["cifar10-resnet8", "data=synthetic", "model=lcnet_050", "batch=32"],
 }
-"""0.3 MB of gradients that take long to compute, 4 MB that do not."""
-COMMON = ["strategy.threads=1", "shards=2", "batch=128"]
+"""0.3 MB of gradients that take long to compute, 2.5 MB that do not."""
+COMMON = ["strategy.threads=1", "shards=2"]
 SECONDS = 8.0
 IDLE, DRIFT = 0.85, 0.15
 """With --wait: the share of idle cores to begin at, and how far the probes before and after may be apart."""
@@ -58,8 +58,10 @@ def main() -> None:
     rows: list[tuple[float, bool]] = []
     with cluster(2) as hosts, tempfile.TemporaryDirectory() as folder:
         for model in options.models.split(","):
+            before: Calibration | None = None
             for link in options.links.split(","):
-                rows += _setting(hosts, Path(folder), model, link, options.seconds, options.wait)
+                found, before = _setting(hosts, Path(folder), model, link, options.seconds, options.wait, before)
+                rows += found
     errors = [abs(error) for error, _ in rows]
     held = sum(inside for _, inside in rows)
     print(f"{len(rows)} settings; {held} of them inside their 80 % interval; load {os.getloadavg()[0]:.1f} at the end")
@@ -69,19 +71,23 @@ def main() -> None:
 
 
 def _setting(
-    hosts: Hosts, folder: Path, model: str, link: str, seconds: float, wait_s: float
-) -> list[tuple[float, bool]]:
-    """One link, one model, all strategies. Measured again when the probes before and after disagree by far."""
+    hosts: Hosts, folder: Path, model: str, link: str, seconds: float, wait_s: float, last: Calibration | None
+) -> tuple[list[tuple[float, bool]], Calibration]:
+    """One link, one model, all strategies; and the probe after them. last: the probe after the link before.
+
+    With a time to wait, measured again when the probes before and after disagree by far.
+    """
+    images = _shard_images(model)
     for attempt in range(3):
         _wait_for_quiet(wait_s)
-        before = _probe(model)
+        before = last if last is not None and not wait_s else _probe(model)
         measured = _over(hosts, folder / f"{attempt}", model, link, before, seconds)
         after = _probe(model)
-        drift = abs(before.shard(64) / after.shard(64) - 1)
+        drift = abs(before.shard(images) / after.shard(images) - 1)
         if drift <= DRIFT or not wait_s:
             break
         print(f"  (again: the machine's speed changed by {drift:.0%} meanwhile)", flush=True)
-    return _compare(model, link, measured, _mean(before, after))
+    return _compare(model, link, measured, _mean(before, after, images)), after
 
 
 def _wait_for_quiet(wait_s: float) -> None:
@@ -111,17 +117,24 @@ def _words(model: str, strategy: str) -> list[str]:
 def _probe(model: str) -> Calibration:
     """Two workers at once, for the two hosts share this machine's cores."""
     name, *overrides = _words(model, "ps")
-    return probe.measure(load(name, overrides).recipe, [64], together=2, threads=1, servers=True, limit_s=120)
+    return probe.measure(
+        load(name, overrides).recipe, [_shard_images(model)], together=2, threads=1, servers=True, limit_s=120
+    )
 
 
-def _mean(a: Calibration, b: Calibration) -> Calibration:
+def _shard_images(model: str) -> int:
+    name, *overrides = _words(model, "ddp")
+    return load(name, overrides).recipe.batch_for(2) // 2
+
+
+def _mean(a: Calibration, b: Calibration, images: int) -> Calibration:
     """Of two measurements; half their difference is part of the spread."""
     mean = {
         field: (getattr(a, field) + getattr(b, field)) / 2
         for field in ("shard_s", "image_s", "update_s", "jitter", "hop_s", "sum_byte_s", "call_s", "serve_byte_s",
                       "share_byte_s")
     }  # fmt: skip
-    drift = abs(a.shard(64) - b.shard(64)) / (a.shard(64) + b.shard(64))
+    drift = abs(a.shard(images) - b.shard(images)) / (a.shard(images) + b.shard(images))
     return msgspec.structs.replace(a, **mean, spread=max(a.spread, b.spread, drift))
 
 
@@ -152,9 +165,10 @@ def _compare(
     model: str, link: str, measured: tuple[Link, dict[str, float]], calibration: Calibration
 ) -> list[tuple[float, bool]]:
     found, speeds = measured
+    images = _shard_images(model)
     print(
         f"{model} over {link}: {8e-6 / found.byte_s:.0f} Mbit/s and {found.latency_s * 1e6:.0f} us probed; "
-        f"{calibration.gradient_bytes / 1e6:.2f} MB; a shard of 64 in {calibration.shard(64) * 1e3:.1f} ms, "
+        f"{calibration.gradient_bytes / 1e6:.2f} MB; a shard of {images} in {calibration.shard(images) * 1e3:.1f} ms, "
         f"jitter {calibration.jitter:.2f}, spread {calibration.spread:.2f}"
     )
     rows = []

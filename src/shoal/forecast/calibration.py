@@ -29,6 +29,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Forward and backward pass of a shard, whatever its size …"""
     image_s: float
     """… and for each of its images."""
+    measured_images: int = 0
+    """Of the largest shard that was measured; larger ones are taken to go on as a line. 0: none was."""
     update_s: float = 0.0
     """What a step costs beside: checking, updating, counting."""
     load_image_s: float = 0.0

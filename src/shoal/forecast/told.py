@@ -111,6 +111,8 @@ def _calibration(calibration: Calibration) -> str:
         said.append(f"a shard {shown_time(calibration.shard_s)} and {shown_time(calibration.image_s)} an image")
     else:
         said.append(f"{shown_time(calibration.image_s)} an image")
+    if calibration.measured_images:
+        said[-1] += f" (measured up to {calibration.measured_images} images)"
     if calibration.update_s:
         said.append(f"{shown_time(calibration.update_s)} a step beside")
     if calibration.load_image_s:

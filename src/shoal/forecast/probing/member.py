@@ -108,6 +108,7 @@ class Member:
             activation_bytes=extra["activation_bytes"][0],
             shard_s=max(0.0, shard[large] - image_s * large),
             image_s=image_s,
+            measured_images=large,
             update_s=update,
             jitter=statistics.fmean(_jitter([t for block in steps[large] for t, _ in block]) for steps, _ in told),
             spread=statistics.stdev(blocks) / statistics.fmean(blocks),
