@@ -118,7 +118,7 @@ def _probe(model: str) -> Calibration:
     """Two workers at once, for the two hosts share this machine's cores."""
     name, *overrides = _words(model, "ps")
     return probe.measure(
-        load(name, overrides).recipe, [_shard_images(model)], together=2, threads=1, servers=True, limit_s=120
+        load(name, overrides).recipe, [_shard_images(model)], together=2, threads=1, servers=True, limit_s=300
     )
 
 
