@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.base.errors import UsageError
+from shoal.base.errors import ShoalError
 from shoal.forecast import probe
 from shoal.recipe.load import load
 
@@ -18,7 +18,7 @@ from shoal.recipe.load import load
 @pytest.mark.slow
 def test_what_a_probe_finds() -> None:
     recipe = load("digits", ["strategy=ps", "strategy.threads=1"]).recipe
-    found = probe.measure(recipe, [8, 32], together=2, servers=True, compute_s=1.0, limit_s=120)
+    found = probe.measure(recipe, [8, 32], together=2, servers=True, compute_s=1.0, limit_s=280)
     assert found.parameters == 33_338 and found.gradient_bytes == 4 * 33_338
     assert (found.images_per_epoch, found.val_images) == (1438, 359)
     assert sum(size for size, _ in found.gradients) == found.gradient_bytes
@@ -32,7 +32,7 @@ def test_what_a_probe_finds() -> None:
 @pytest.mark.slow
 def test_data_that_is_not_here_is_told_as_a_training_would(tmp_path: Path) -> None:
     recipe = load("cifar10-resnet8", [f"data.path={tmp_path}"]).recipe
-    with pytest.raises(UsageError, match="probe needs the recipe's data") as error:
+    with pytest.raises(ShoalError, match="probe needs the recipe's data") as error:
         probe.measure(recipe, [32], compute_s=1.0)
     assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 
