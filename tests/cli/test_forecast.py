@@ -35,28 +35,43 @@ def refused(*words: str) -> str:
     return str(error.value)
 
 
-def row(workers: int, speed: float | None, **known: Any) -> dict[str, Any]:
-    held = {"recipe": "cifar10-resnet8", "strategy": "ddp", "workers": workers, "servers": 0, "images_per_s": speed,
-            "batch": 128, "parameters": 78_042, "more": "is of no use"}  # fmt: skip
-    return {**held, **known}
+def runs(*speeds: tuple[int, float | None], **known: Any) -> str:
+    """A study's file, as `shoal scale` writes it."""
+    told = [{"strategy": "ddp", "workers": n, "images_per_s": speed, "run": f"runs/ddp-{n}-1", "state": "of no use"}
+            for n, speed in speeds]  # fmt: skip
+    return json.dumps({"recipe": "cifar10-resnet8", "weak": False, "rows": [], "runs": told, **known})
+
+
+SPEEDS = ((1, 1000.0), (1, 1020.0), (2, 1900.0), (4, 3500.0), (4, None))
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    rows = [row(1, 1000.0), row(1, 1020.0), row(2, 1900.0), row(4, 3600.0), row(4, None), row(2, 9.0, recipe="digits")]
-    (tmp_path / "study.json").write_text(json.dumps({"rows": rows}))
+    (tmp_path / "study.json").write_text(runs(*SPEEDS))
+    (tmp_path / "runs" / "ddp-1-1").mkdir(parents=True)
+    start = {"event": "start", "parameters": 78_042, "images_per_epoch": 50_000, "step": 0}
+    (tmp_path / "runs" / "ddp-1-1" / "metrics.jsonl").write_text(json.dumps(start) + "\n")
     return tmp_path
 
 
 def test_a_study_carried_on(study: Path) -> None:
-    said = run("-n", "8,64", "--weak", "--from", str(study)).stdout
+    words = ("shards=auto", "-n", "8,64", "--from", str(study))
+    said = run(*words).stdout
     assert "Calibrated by 4 runs of a study" in said
     assert "carried on; the network is the study's" in said
-    told = json.loads(run("-n", "8,64", "--weak", "--from", str(study), "--json").stdout)
-    small, large = told["sizes"]
-    assert small["images_per_s"] < large["images_per_s"] < 64 * 1010
+    small, large = json.loads(run(*words, "--json").stdout)["sizes"]
+    assert 3500 < small["images_per_s"] < large["images_per_s"] < 64 * 1010
     assert small["low"] < small["images_per_s"] < small["high"]
     assert large["high"] / large["low"] > small["high"] / small["low"]
+    assert small["hours"] == pytest.approx(50_000 / small["images_per_s"] / 3600, rel=0.01)
+
+
+def test_a_weak_study_is_of_another_kind(study: Path) -> None:
+    assert "leave out --weak" in refused("-n", "8", "--weak", "--from", str(study))
+    (study / "study.json").write_text(runs(*SPEEDS, weak=True))
+    assert "add --weak" in refused("-n", "4", "--from", str(study))
+    told = json.loads(run("-n", "64", "--weak", "--from", str(study), "--json").stdout)
+    assert told["sizes"][0]["efficiency"] > 0.7
 
 
 def test_a_study_with_another_link(study: Path) -> None:
@@ -68,21 +83,20 @@ def test_a_study_with_another_link(study: Path) -> None:
 
 
 def test_studies_that_do_not_help(study: Path, tmp_path: Path) -> None:
-    here = str(study)
+    words, path = ("-n", "4", "--from", str(study)), study / "study.json"
     assert "no study.json there" in refused("-n", "2", "--from", str(tmp_path / "nowhere"))
-    assert "no finished run of cifar10-resnet8 with ps:mode=sync" not in refused(
-        "-n", "2", "--from", here, "--latency", "1us"
-    )
-    (study / "study.json").write_text(json.dumps({"rows": [row(2, 1900.0), row(2, 1950.0)]}))
-    assert "a law needs two sizes or more, or say --link" in refused("-n", "4", "--from", here)
-    assert "a run of one worker is needed" in refused("-n", "4", "--from", here, "--link", "1Gbps")
-    (study / "study.json").write_text(json.dumps({"rows": [row(2, 1900.0, recipe="digits")]}))
-    assert "(recipes there: digits)" in refused("-n", "4", "--from", here)
-    (study / "study.json").write_text(json.dumps({"rows": [row(0, 1900.0)]}))
-    assert "0 workers at 1900 images/s cannot be" in refused("-n", "4", "--from", here)
-    for broken in ("{", "[]", '{"rows": [{"images_per_s": 3}]}', '{"rows": 7}'):
-        (study / "study.json").write_text(broken)
-        assert "not a study's rows" in refused("-n", "4", "--from", here)
+    assert "--latency without --link" in refused(*words, "--latency", "1us")
+    assert "no finished run with ps (strategies there: ddp)" in refused(*words, "strategy=ps")
+    for text, more, told in (
+        (runs((2, 1900.0), (2, 1950.0)), (), "a law needs two sizes or more, or say --link"),
+        (runs((2, 1900.0)), ("--link", "1Gbps"), "a run of one worker is needed"),
+        (runs((1, None)), (), "no finished run with ddp (strategies there: none)"),
+        (runs(*SPEEDS, recipe="digits"), (), "a study of digits, not of cifar10-resnet8"),
+        (runs((0, 1900.0)), (), "0 workers at 1900 images/s cannot be"),
+        *((broken, (), "not a study") for broken in ("{", "[]", '{"recipe": "x"}', runs((1, 2.0), weak="no"))),
+    ):
+        path.write_text(text)
+        assert told in refused(*words, *more)
 
 
 @pytest.mark.parametrize(

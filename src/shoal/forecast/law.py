@@ -1,7 +1,8 @@
 """Law: measured step times at several sizes, as a law with few terms that can be carried on to larger sizes.
 
-T(n) = c0 + c1 2(n-1)/n + c2 (m-1)/m for n workers on m hosts: computing, an exchange whose cost per byte does not grow
-with n, and what going beyond one host adds. More terms fit the known sizes better and foretell the others worse.
+T(n) = c0 + c1 2(n-1)/n + c2 (m-1)/m for n workers on m hosts: computing (c0 / n where all share one batch), an exchange
+whose cost per byte does not grow with n, and what going beyond one host adds. More terms fit the known sizes better and
+foretell the others worse.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ EFFICIENT = 0.8
 
 @dataclass(frozen=True)
 class Law:
-    """Seconds in which one worker's share of a step is done, in whatever unit of work the rates were given."""
+    """Seconds of a step, for whatever unit of work the rates were given in."""
 
     terms: tuple[float, float, float]
     per_host: int
+    weak: bool
+    """Each worker's part stays as it is when there are more; else they share one."""
     largest: int
     """Workers of the largest size it was fitted to."""
     residual: float
@@ -37,11 +40,11 @@ class Law:
     """Rate of one worker: what efficiencies are measured against."""
 
     def seconds(self, workers: int) -> float:
-        return float(np.dot(self.terms, _shape(workers, self.per_host)))
+        return float(np.dot(self.terms, _shape(workers, self.per_host, self.weak)))
 
     def rate(self, workers: int) -> float:
         """Of all workers together."""
-        return workers / self.seconds(workers)
+        return (workers if self.weak else 1) / self.seconds(workers)
 
     def efficiency(self, workers: int) -> float:
         return self.rate(workers) / (workers * self.one)
@@ -56,14 +59,14 @@ class Law:
         return self.rate(workers) * math.exp(-half), self.rate(workers) * math.exp(half)
 
 
-def fit(rates: Sequence[tuple[int, float]], per_host: int) -> Law:
+def fit(rates: Sequence[tuple[int, float]], per_host: int, *, weak: bool = True) -> Law:
     """rates: (workers, rate of all together) at two sizes or more. Least squares of seconds, so that large, slow sizes
     count for more; no term is negative, and no more terms are used than sizes are there."""
     sizes = sorted({workers for workers, _ in rates})
     if len(sizes) < 2:
         raise UsageError("a law needs rates at two numbers of workers or more")
-    seconds = np.array([workers / rate for workers, rate in rates])
-    shapes = np.array([_shape(workers, per_host) for workers, _ in rates])
+    seconds = np.array([(workers if weak else 1) / rate for workers, rate in rates])
+    shapes = np.array([_shape(workers, per_host, weak) for workers, _ in rates])
     best: tuple[float, np.ndarray] | None = None
     for count in range(1, min(3, len(sizes)) + 1):
         for chosen in itertools.combinations(range(3), count):
@@ -80,9 +83,9 @@ def fit(rates: Sequence[tuple[int, float]], per_host: int) -> Law:
     first = min(sizes)
     one = float(np.mean([rate / workers for workers, rate in rates if workers == first]))
     c0, c1, c2 = best[1].tolist()
-    return Law((c0, c1, c2), per_host, max(sizes), residual, one)
+    return Law((c0, c1, c2), per_host, weak, max(sizes), residual, one)
 
 
-def _shape(workers: int, per_host: int) -> tuple[float, float, float]:
+def _shape(workers: int, per_host: int, weak: bool) -> tuple[float, float, float]:
     hosts = -(-workers // per_host)
-    return 1.0, 2 * (workers - 1) / workers, (hosts - 1) / hosts
+    return 1.0 if weak else 1 / workers, 2 * (workers - 1) / workers, (hosts - 1) / hosts

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from shoal.base.duration import Span
 from shoal.base.errors import UsageError
 from shoal.base.host import cores
 from shoal.forecast import probe, study, told
 from shoal.forecast.calibration import Calibration, Network
-from shoal.forecast.sizes import Size, cut_for, forecast
+from shoal.forecast.sizes import NORMAL_80, Size, cut_for, forecast
 from shoal.forecast.ways import Step, Way
 from shoal.recipe.load import load
 from shoal.recipe.recipe import Recipe
@@ -111,17 +112,21 @@ class Question:
         calibration: Calibration | None = None
         notes: list[str] = []
         for recipe, way in self.recipes:
-            found = study.rows(folder, self.name, way.text)
-            rates, rough = study.rates(found), study.spread(found)
+            found = study.read(folder, self.name, way.text, weak=self.weak)
+            rates, rough = found.rates, found.spread
             first, rate = rates[0]
             calibration = Calibration(
-                source=f"{len(found)} runs of a study", images_per_epoch=0, parameters=found[0].parameters,
-                gradient_bytes=4 * found[0].parameters, image_s=first / rate, spread=rough,
+                source=f"{len(found.runs)} runs of a study", images_per_epoch=found.images_per_epoch,
+                parameters=found.parameters, gradient_bytes=4 * found.parameters, image_s=first / rate, spread=rough,
             )  # fmt: skip
             if self.is_linked:
                 if first != 1:
                     raise UsageError(
                         f"--from {folder}: with --link a run of one worker is needed, to know what it computes"
+                    )
+                if not found.parameters:
+                    raise UsageError(
+                        f"--from {folder}: its run folders are gone, and with them the model's size; leave out --link"
                     )
                 sizes += [forecast(recipe, way, n, calibration, self.network, weak=self.weak) for n in self.workers]
                 continue
@@ -129,28 +134,28 @@ class Question:
                 raise UsageError(
                     f"--from {folder}: runs with {first} workers only; a law needs two sizes or more, or say --link"
                 )
-            carried = law.fit(rates, self.network.per_host)
-            sizes += [self._carried(recipe, way, n, carried, rough) for n in self.workers]
+            carried = law.fit(rates, self.network.per_host, weak=self.weak)
+            sizes += [self._carried(recipe, way, n, carried, rough, found.images_per_epoch) for n in self.workers]
             notes.append(
                 f"{way.text}: the law of {len(rates)} sizes up to {carried.largest} workers, off by at most "
                 f"{carried.residual:.1%} there, carried on; the network is the study's."
             )
         assert calibration is not None
-        notes.append("A study tells images/s only: no hours.")
+        notes.append("By a study, hours leave out validation, checkpoints and the start.")
         return Answer(sizes, calibration, self.network, tuple(notes), told.OF_MODEL if self.is_linked else told.OF_LAW)
 
-    def _carried(self, recipe: Recipe, way: Way, n: int, carried: Law, rough: float) -> Size:
+    def _carried(self, recipe: Recipe, way: Way, n: int, carried: Law, rough: float, epoch: int) -> Size:
         """A size as the law has it; what it adds to one worker's time is exchange and waiting in one."""
         batch, _ = cut_for(recipe, n, weak=self.weak)
         rate, (low, high) = carried.rate(n), carried.interval(n)
         whole, alone = batch / rate, batch / n / carried.one
-        more = math.exp(1.2816 * rough)
+        more = math.exp(NORMAL_80 * rough)
         step = Step(
             compute=min(whole, alone), exchange=max(0.0, whole - alone), told="exchange and waiting, by the law"
         )
-        return Size(
-            way.text, n, self.network.hosts(n), 0, batch, rate, low / more, high * more, rate / carried.one, step, None
-        )
+        hours = recipe.length.steps(Span(epoch, batch)) * whole / 3600 if epoch else None
+        hosts, speed_up = self.network.hosts(n), rate / carried.one
+        return Size(way.text, n, hosts, 0, batch, rate, low / more, high * more, speed_up, step, hours)
 
     def _answer(self, calibration: Calibration, notes: tuple[str, ...] = ()) -> Answer:
         sizes = [

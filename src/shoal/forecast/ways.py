@@ -75,7 +75,9 @@ class Way:
 
     @property
     def text(self) -> str:
-        shown = {key: value for key, value in self.options.items() if key in SHOWN and value not in (None, False)}
+        shown = {
+            key: value for key, value in self.options.items() if key in SHOWN and value not in (None, False, "sync")
+        }
         pairs = ",".join(f"{key}={value}" for key, value in shown.items())
         return f"{self.name}:{pairs}" if pairs else self.name
 
