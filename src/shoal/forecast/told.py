@@ -123,7 +123,9 @@ def _calibration(calibration: Calibration) -> str:
 
 
 def _network(network: Network) -> str:
-    rate = f"{shown_rate(1 / network.byte_s)} a host" if network.byte_s else "no limit"
     workers = f"{network.per_host} worker{'s' if network.per_host > 1 else ''} a host"
+    if not network.byte_s:
+        return f"the study's own, {workers}"
+    rate = f"{shown_rate(1 / network.byte_s)} a host"
     slow = f", one worker {network.slow:g} x slower" if network.slow != 1 else ""
     return f"{rate}, {shown_time(network.latency_s)} one way, {workers}{slow}"
