@@ -182,7 +182,7 @@ def test_two_hundred_silent_connections(attack):
 def insider(process: ServerProcess, rank: int = 1, **changes: int) -> Wire:
     """A connection that has proved itself and said who it is."""
     wire = Wire(Cover().follow(connect((process.host, process.port), SECRET, "kvstore 0")))
-    hello = Hello(rank, 2, 0, 1, random.Random(rank).randbytes(8))._replace(**changes)
+    hello = Hello(rank, 2, 0, 1, 0, random.Random(rank).randbytes(8))._replace(**changes)
     wire.send(Header(Op.HELLO), hello.pack())
     return wire
 
