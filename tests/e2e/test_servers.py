@@ -65,15 +65,20 @@ def the(role: str, rank: int) -> Callable[[Program], int]:
         (["strategy=ps", "-s", "0"], "strategy ps needs at least one parameter server: --servers 1"),
         (["-s", "1"], "--servers 1: strategy ddp has no servers"),
         (["--kv-store", "dist"], "--kv-store: no type 'dist'"),
-        (
-            ["strategy=ps", "--node-rank", "0", "--num-nodes", "2", "--rendezvous", "127.0.0.1:1"],
-            "--node-rank starts no parameter servers",
-        ),
     ],
 )
 def test_command_lines_that_are_refused(args: list[str], words: str, recipe: Path, tmp_path: Path) -> None:
     result = run_shoal(tmp_path, "train", recipe, "--run", tmp_path / "run", *args)
     assert result.code == 2 and words in result.err, result
+
+
+def test_nodes_started_by_hand_get_no_servers(recipe: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("for this test only")
+    words = ("strategy=ps", "--node-rank", "0", "--num-nodes", "2", "--rendezvous", "127.0.0.1:1")
+    result = run_shoal(tmp_path, "train", recipe, *words, "--secret-file", secret)
+    assert result.code == 2 and "--node-rank starts no parameter servers" in result.err, result
 
 
 @pytest.mark.parametrize(
