@@ -41,7 +41,7 @@ def a_run(run, speed: float, top1: float, *, code: str = "c0de", reason: str = "
         {"event": "end", "step": 10, "images_per_s": speed, "trained_s": 9.0, "paused_s": 1.0, "top1": top1,
          "peak_bytes": 1 << 28, "bytes_sent": 5000, "first_step_s": 3.0, "program_s": 13.0, "reason": reason},
     ]  # fmt: skip
-    run.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
+    run.metrics_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     run.environment.write_text(json.dumps({"code": code}))
 
 
