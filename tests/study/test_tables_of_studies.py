@@ -110,7 +110,7 @@ def test_runs_that_overlap_are_not_told_apart(study, grid):
 def test_what_a_reader_must_know_stands_in_the_table(study, grid):
     a_run(study.run(grid.cells[0], 1), 100.0, 0.9, code="01d")
     a_run(study.run(grid.cells[0], 2), 100.0, 0.9, reason="signal")
-    study.run(grid.cells[1], 1).metrics.unlink()
+    study.run(grid.cells[1], 1).metrics_file.unlink()
     log = study.log(grid.cells[1], 1)
     log.parent.mkdir()
     log.write_text("$ shoal train …\nworker 1 was killed by SIGKILL\n")
