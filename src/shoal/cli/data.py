@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
@@ -136,6 +137,8 @@ def _text(found: Found) -> str:
     if found.data:
         ready = "A recipe reads it with:" if not found.wrong else "Once it is mended, a recipe reads it with:"
         blocks.append("\n".join([ready, *(f"  {line}" for line in _yaml(found.data).splitlines())]))
+        if found.data["name"] == "folder" and not found.wrong:
+            blocks.append(f"To train on it as it is:\n  shoal train own-images data.path={shlex.quote(found.path)}")
     return "\n\n".join(blocks)
 
 
