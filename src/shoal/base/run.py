@@ -14,6 +14,8 @@ from pathlib import Path
 from shoal.base.errors import ShoalError, UsageError
 from shoal.base.files import write_whole
 
+MANIFEST = "manifest.json"
+"""What a checkpoint's folder says of itself; written last."""
 _CHECKPOINT = re.compile(r"^step-(\d{8})$")
 _KIND = re.compile(rb'\{"event": "(\w+)"')
 
@@ -187,6 +189,21 @@ class Run:
             elif number < len(lines):
                 raise ShoalError(f"{self.metrics}:{number}: not a JSON line of an event")
         return events
+
+
+def resolve(path: Path) -> Path:
+    """The checkpoint folder a person means: itself, or the best (else the newest) of a Run folder."""
+    if (path / MANIFEST).exists():
+        return path
+    run = Run(path)
+    best = run.read_best()
+    if best and run.checkpoint(int(best["step"])).is_dir():
+        return run.checkpoint(int(best["step"]))
+    if steps := run.steps_saved():
+        return run.checkpoint(steps[-1])
+    if run.began:
+        raise UsageError(f"{path}: this run has saved no checkpoint yet")
+    raise UsageError(f"{path}: {'neither a checkpoint nor a run folder' if path.exists() else 'no such folder'}")
 
 
 class RunLock:
