@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _LUMA = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64).view(3, 1, 1)
 """Grey of red, green and blue (ITU-R BT.601), as Pillow has it."""
 
+_LONGEST = 100
+"""Longer images are refused: resized by their shorter side they would fill the memory."""
+
 
 class Given:
     """A split (`data.source.Encoded`) without labels. Images that cannot be used are skipped; `faults` tells why."""
@@ -70,6 +73,8 @@ class Given:
 
     def _fitted(self, image: torch.Tensor) -> torch.Tensor:
         channels, height, width = self.shape
+        if max(image.shape[1:]) > _LONGEST * min(image.shape[1:]):
+            raise ImageError(f"has {image.shape[2]} x {image.shape[1]} px; one side is over {_LONGEST} times the other")
         if channels == 1 and len(image) == 3:
             image = (image * _LUMA).sum(0, keepdim=True).round().to(torch.uint8)
         elif len(image) != channels:
