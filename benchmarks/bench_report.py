@@ -74,7 +74,7 @@ def make(run: Run) -> None:
         "first_step_s": 20.0, "images_per_s": 2500.0, "wait_share": 0.02, "top1": 0.76, "top5": 0.93, "loss": 1.3,
         "best_top1": 0.76, "best_step": events[-1]["step"],
     })  # fmt: skip
-    run.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
+    run.metrics_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     step = events[-1]["step"]
     run.predictions(step).parent.mkdir(parents=True)
     run.predictions(step).write_bytes(predictions(rng).to_bytes())

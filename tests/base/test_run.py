@@ -97,12 +97,12 @@ def test_best(tmp_path: Path):
 def test_a_last_line_cut_by_a_crash_is_left_out(tmp_path: Path, cut: bytes):
     run = Run(tmp_path)
     assert run.read_metrics() == []
-    run.metrics.write_bytes('{"step": 1, "name": "é\u2028"}\n{"step": 2}\n'.encode() + cut)
+    run.metrics_file.write_bytes('{"step": 1, "name": "é\u2028"}\n{"step": 2}\n'.encode() + cut)
     assert [event["step"] for event in run.read_metrics()] == [1, 2]
 
 
 def test_a_bad_line_in_the_middle_is_told(tmp_path: Path):
     run = Run(tmp_path)
-    run.metrics.write_text('{"step": 1}\n{"st\n{"step": 2}\n')
+    run.metrics_file.write_text('{"step": 1}\n{"st\n{"step": 2}\n')
     with pytest.raises(ShoalError, match=r"metrics\.jsonl:2: not a JSON line"):
         run.read_metrics()

@@ -101,7 +101,7 @@ def test_names_of_others_cannot_break_out(tmp_path: Path) -> None:
 def test_half_written_runs(tmp_path: Path, events: tuple[Event, ...]) -> None:
     run = reported(tmp_path, *events)
     run.recipe.write_text("data: digits\n")
-    with run.metrics.open("ab") as file:
+    with run.metrics_file.open("ab") as file:
         file.write(b'{"event": "tra')
     found = made(run)
     assert len(found.named("h1")) == 1
@@ -123,7 +123,7 @@ def test_figures_that_are_no_numbers(tmp_path: Path) -> None:
 
 def test_a_damaged_line_and_what_is_no_run_are_told(tmp_path: Path) -> None:
     run = judged(tmp_path / "a", *FULL)
-    run.metrics.write_text(run.metrics.read_text().replace("digits-cnn", 'digits"', 1))
+    run.metrics_file.write_text(run.metrics_file.read_text().replace("digits-cnn", 'digits"', 1))
     with pytest.raises(ShoalError, match=r"metrics\.jsonl:1: not a JSON line"):
         write([run])
     assert not run.report.exists()
@@ -159,7 +159,7 @@ def test_a_thousand_classes_and_many_lines_stay_small(tmp_path: Path) -> None:
     n, images, rng = 1000, 5000, np.random.default_rng(0)
     run = judged(tmp_path, START, VAL)
     line = json.dumps(TRAIN)
-    with run.metrics.open("a") as file:
+    with run.metrics_file.open("a") as file:
         file.writelines(f"{line.replace(': 1280', f': {number}')}\n" for number in range(20_000))
         file.write(json.dumps(END) + "\n")
     labels = (np.arange(images) % n).astype(np.int32)

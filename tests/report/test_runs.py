@@ -28,7 +28,7 @@ def many(base: Path) -> dict[str, Run]:
         "at-start": judged(base / "b" / "at-start"),
         "damaged": judged(base / "damaged", START),
     }
-    runs["damaged"].metrics.write_text('{"event": "start", \n{"event": "end"}\n')
+    runs["damaged"].metrics_file.write_text('{"event": "start", \n{"event": "end"}\n')
     (base / ".hidden").mkdir()
     judged(base / ".hidden" / "run", START)
     (base / "recipes").mkdir()
@@ -58,7 +58,7 @@ def test_found_the_newest_first_with_what_they_came_to(tmp_path: Path) -> None:
 
 def test_only_the_events_asked_for_are_read(tmp_path: Path) -> None:
     run = judged(tmp_path, *FULL)
-    run.metrics.write_text(run.metrics.read_text().replace('"loss": 2.1', '"loss": ', 1))
+    run.metrics_file.write_text(run.metrics_file.read_text().replace('"loss": 2.1', '"loss": ', 1))
     assert [event["event"] for event in run.read_metrics({"val", "end"})] == ["val", "end"]
 
 
@@ -90,4 +90,4 @@ def test_the_terminal_says_what_the_page_says(tmp_path: Path) -> None:
     assert f"Classes: not known ({run.predictions(23)} is not there)." in told(run)
     dead = judged(tmp_path / "dead")
     assert told(dead) == "This training ended before its first step."
-    assert json.loads(dead.metrics.read_text() or "null") is None
+    assert json.loads(dead.metrics_file.read_text() or "null") is None

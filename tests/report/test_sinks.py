@@ -136,11 +136,11 @@ def test_jsonl_of_a_killed_and_resumed_run_is_the_uninterrupted_one(tmp_path: Pa
     whole, killed = Run(tmp_path / "whole"), Run(tmp_path / "killed")
     write_all(Jsonl(whole, resume_step=None), START, *first, *second)
     write_all(Jsonl(killed, resume_step=None), START, *first, second[0], END | {"step": 23, "reason": "signal"})
-    with killed.metrics.open("a") as file:
+    with killed.metrics_file.open("a") as file:
         file.write('{"event": "val", "step": 2')
     again = START | {"step": 23, "resumed_from": 23}
     write_all(Jsonl(killed, resume_step=23), again, *second)
-    lines, expected = killed.metrics.read_text().splitlines(), whole.metrics.read_text().splitlines()
+    lines, expected = killed.metrics_file.read_text().splitlines(), whole.metrics_file.read_text().splitlines()
     assert lines[: 1 + len(first)] == expected[: 1 + len(first)]
     assert json.loads(lines.pop(1 + len(first))) == again
     assert lines == expected
@@ -151,7 +151,7 @@ def test_jsonl_begins_anew_without_a_checkpoint(tmp_path: Path) -> None:
     write_all(Jsonl(run, resume_step=None), START, TRAIN)
     write_all(Jsonl(run, resume_step=None), START)
     assert steps_of(run) == [("start", 0)]
-    run.metrics.unlink()
+    run.metrics_file.unlink()
     write_all(Jsonl(run, resume_step=23), START)
     assert steps_of(run) == [("start", 0)]
 

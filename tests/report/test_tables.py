@@ -61,7 +61,7 @@ def test_summary_of_a_finished_training(tmp_path: Path) -> None:
         "checkpoint": str(run.checkpoint(46)),
         "best checkpoint": str(run.checkpoint(23)),
         "tensorboard": str(run.tensorboard),
-        "metrics": str(run.metrics),
+        "metrics": str(run.metrics_file),
     }
 
 

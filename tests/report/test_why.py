@@ -25,7 +25,7 @@ def a_run(
     events.append({"event": "save", "seconds": 0.5})
     if end:
         events.append({"event": "end", "first_step_s": 4.0, "program_s": 20.0})
-    run.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
+    run.metrics_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     return run
 
 
@@ -49,9 +49,9 @@ def test_a_run_under_way_is_told_as_far_as_it_went(tmp_path):
 
 def test_only_the_last_sitting_counts(tmp_path):
     run = a_run(tmp_path, {"compute": 5.0})
-    first = run.metrics.read_text()
+    first = run.metrics_file.read_text()
     a_run(tmp_path, {"compute": 7.0})
-    run.metrics.write_text(first + run.metrics.read_text())
+    run.metrics_file.write_text(first + run.metrics_file.read_text())
     assert Spent.of(run).parts["compute"] == 7.0
 
 

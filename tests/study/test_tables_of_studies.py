@@ -41,7 +41,7 @@ def a_run(run, speed: float, top1: float, *, code: str = "c0de", reason: str = "
         {"event": "end", "step": 10, "images_per_s": speed, "trained_s": 9.0, "paused_s": 1.0, "top1": top1,
          "peak_bytes": 1 << 28, "bytes_sent": 5000, "first_step_s": 3.0, "program_s": 13.0, "reason": reason},
     ]  # fmt: skip
-    run.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
+    run.metrics_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     run.environment.write_text(json.dumps({"code": code}))
 
 
@@ -110,7 +110,7 @@ def test_runs_that_overlap_are_not_told_apart(study, grid):
 def test_what_a_reader_must_know_stands_in_the_table(study, grid):
     a_run(study.run(grid.cells[0], 1), 100.0, 0.9, code="01d")
     a_run(study.run(grid.cells[0], 2), 100.0, 0.9, reason="signal")
-    study.run(grid.cells[1], 1).metrics.unlink()
+    study.run(grid.cells[1], 1).metrics_file.unlink()
     log = study.log(grid.cells[1], 1)
     log.parent.mkdir()
     log.write_text("$ shoal train …\nworker 1 was killed by SIGKILL\n")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.base.errors import ShoalError, UsageError
 from shoal.base.files import write_whole
@@ -50,7 +51,7 @@ class Run:
         return self.folder / "environment.json"
 
     @property
-    def metrics(self) -> Path:
+    def metrics_file(self) -> Path:
         return self.folder / "metrics.jsonl"
 
     @property
@@ -102,7 +103,7 @@ class Run:
     @property
     def trained(self) -> bool:
         """Whether a training was begun here, and not only its recipe written; it may have died at once."""
-        return self.recipe.is_file() and (self.metrics.is_file() or self.log("worker", 0).parent.is_dir())
+        return self.recipe.is_file() and (self.metrics_file.is_file() or self.log("worker", 0).parent.is_dir())
 
     def make(self) -> None:
         """Makes the folder; UsageError when its place cannot hold one."""
@@ -167,13 +168,18 @@ class Run:
     def write_best(self, step: int, top1: float) -> None:
         write_whole(self.best, json.dumps({"step": step, "top1": top1}))
 
-    def read_metrics(self, kinds: Collection[str] | None = None) -> list[dict]:
+    def metrics(self, event: str | None = None) -> list[dict[str, Any]]:
+        """What the training reported so far, oldest first: all events, or those of one kind (`train`, `epoch`, `val` …
+        of docs/metrics.md); rows that `pandas.DataFrame` takes as they are."""
+        return self.read_metrics(None if event is None else (event,))
+
+    def read_metrics(self, kinds: Collection[str] | None = None) -> list[dict[str, Any]]:
         """All events so far, or those of some kinds, oldest first; a last line cut by a crash is left out.
 
         ShoalError names a damaged line (among those of these kinds, which are found without reading the others)."""
-        if not self.metrics.exists():
+        if not self.metrics_file.exists():
             return []
-        lines = self.metrics.read_bytes().splitlines()  # bytes: a cut may lie inside a character
+        lines = self.metrics_file.read_bytes().splitlines()  # bytes: a cut may lie inside a character
         events = []
         for number, line in enumerate(lines, 1):
             kind = _KIND.match(line)
@@ -187,7 +193,7 @@ class Run:
                 if kinds is None or event.get("event") in kinds:
                     events.append(event)
             elif number < len(lines):
-                raise ShoalError(f"{self.metrics}:{number}: not a JSON line of an event")
+                raise ShoalError(f"{self.metrics_file}:{number}: not a JSON line of an event")
         return events
 
 

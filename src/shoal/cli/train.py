@@ -389,7 +389,7 @@ def _finish(run: Run, code: int, again: list[str]) -> int:
         _try("report", lambda: _report(run))
         click.echo(summary(run))
         _tell_why(run)
-    elif run.metrics.exists():
+    elif run.metrics_file.exists():
         _try("report", lambda: _report(run))
     return code
 

@@ -31,7 +31,7 @@ def curves(run: Run) -> Path:
     events = run.read_metrics()
     start = last(events, "start")
     if start is None or not any(event["event"] in ("train", "val") for event in events):
-        raise ShoalError(f"{run.metrics}: nothing to draw before the first report of a training")
+        raise ShoalError(f"{run.metrics_file}: nothing to draw before the first report of a training")
     from matplotlib.figure import Figure  # without pyplot: no window system, no global state
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

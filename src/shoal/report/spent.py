@@ -58,12 +58,12 @@ class Spent:
         """As `of`, of events that were read already; `run` is named in errors."""
         begins = [place for place, event in enumerate(events) if event["event"] == "start"]
         if not begins:
-            raise ShoalError(f"{run.metrics}: no training has reported here yet")
+            raise ShoalError(f"{run.metrics_file}: no training has reported here yet")
         sitting = events[begins[-1] :]
         times = [event for event in sitting if event["event"] == "time"]
         if not times:
             raise ShoalError(
-                f"{run.metrics}: tells nothing of where time went: the training ended before its second log line, or "
+                f"{run.metrics_file}: tells nothing of where time went: the training ended before its second log line, or "
                 "was made by an older Shoal"
             )
         return _spent(sitting, times)

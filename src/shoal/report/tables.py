@@ -55,7 +55,7 @@ def summary(run: Run) -> str:
     events = run.read_metrics()
     start = last(events, "start")
     if start is None:
-        raise ShoalError(f"{run.metrics}: no training has reported here yet")
+        raise ShoalError(f"{run.metrics_file}: no training has reported here yet")
     rows = [*_job(start), *_progress(events, start), *_result(events), *_pace(events), *_places(run)]
     return table(rows)
 
@@ -130,7 +130,7 @@ def _places(run: Run) -> list[tuple[str, str]]:
     rows = [("checkpoint", str(run.checkpoint(saved[-1])))] if saved else []
     if kept is not None and kept["step"] in saved[:-1]:
         rows.append(("best checkpoint", str(run.checkpoint(int(kept["step"])))))
-    made = {"tensorboard": run.tensorboard, "metrics": run.metrics, "curves": run.curves, "report": run.report}
+    made = {"tensorboard": run.tensorboard, "metrics": run.metrics_file, "curves": run.curves, "report": run.report}
     return [*rows, *((name, str(path)) for name, path in made.items() if path.exists())]
 
 

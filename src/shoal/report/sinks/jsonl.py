@@ -18,7 +18,7 @@ class Jsonl(Sink):
     """
 
     def __init__(self, run: Run, *, resume_step: int | None) -> None:
-        self._path = run.metrics
+        self._path = run.metrics_file
         try:
             kept = [] if resume_step is None else _lines_up_to(run, resume_step)
             write_whole(self._path, b"".join(kept))
@@ -39,10 +39,10 @@ class Jsonl(Sink):
 
 def _lines_up_to(run: Run, step: int) -> list[bytes]:
     """The lines, as they were written, of events up to `step`; ends and lines cut by a crash are left out."""
-    if not run.metrics.exists():
+    if not run.metrics_file.exists():
         return []
     kept = []
-    for line in run.metrics.read_bytes().splitlines(keepends=True):
+    for line in run.metrics_file.read_bytes().splitlines(keepends=True):
         try:
             event = json.loads(line)
         except ValueError:
