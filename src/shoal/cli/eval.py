@@ -127,20 +127,27 @@ def _text(found: dict[str, Any]) -> str:
     weights = "moving average" if found["averaged"] else "as trained"
     flipped = "; mean of each image and its mirror image" if found["tta"] else ""
     n = f"n = {found['count']:,}"
-    figures = table(
-        [
-            ("checkpoint", f"{found['checkpoint']} (step {found['step']}, weights {weights}{flipped})"),
-            ("top-1", f"{found['top1']:.4f}  ({found['correct1']:,} correct, {n})"),
-            ("top-5", f"{found['top5']:.4f}  ({found['correct5']:,} correct, {n})"),
-            ("loss", f"{found['loss']:.4f}  (mean per image, {n})"),
-        ]
-    )
+    many = found["outputs"] > 5  # of five classes or fewer the right one is always among five
+    figures = [
+        ("checkpoint", f"{found['checkpoint']} (step {found['step']}, weights {weights}{flipped})"),
+        ("top-1", f"{found['top1']:.4f}  ({found['correct1']:,} correct, {n})"),
+        *([("top-5", f"{found['top5']:.4f}  ({found['correct5']:,} correct, {n})")] if many else []),
+        ("loss", f"{found['loss']:.4f}  (mean per image, {n})"),
+    ]
     classes = found["classes"]
     shown = classes if len(classes) <= _ALL else sorted(classes, key=lambda row: row["top1"])[:_WORST]
+    header = ("class", "n", "top-1", *(["top-5"] if many else []), "most mistaken for")
     rows = [
-        (row["class"], f"{row['count']:,}", f"{row['top1']:.4f}", f"{row['top5']:.4f}", _mistaken(row)) for row in shown
+        (
+            row["class"],
+            f"{row['count']:,}",
+            f"{row['top1']:.4f}",
+            *([f"{row['top5']:.4f}"] if many else []),
+            _mistaken(row),
+        )
+        for row in shown
     ]
-    blocks = [figures, table(rows, ("class", "n", "top-1", "top-5", "most mistaken for"))]
+    blocks = [table(figures), table(rows, header)]
     if len(shown) < len(classes):
         blocks.append(f"The {len(shown)} worst of {len(classes):,} classes; all of them: --json")
     return "\n\n".join(blocks)

@@ -43,6 +43,7 @@ def validate(
         "step": restored.manifest["step"],
         "averaged": restored.averaged,
         "tta": tta,
+        "outputs": len(names),
         "loss": score.loss,
         "top1": score.top1,
         "top5": score.top5,
