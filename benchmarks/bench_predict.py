@@ -91,7 +91,7 @@ def main() -> None:
             some = paths if alone is decoding else paths[: max(BATCH, len(paths) // 5 // BATCH * BATCH)]
             whole = lambda c=classifier, p=some: rate(len(p), c.look(p, top=3, batch=BATCH))  # noqa: E731
             half = lambda a=alone, c=classifier, p=some: a(c, p)  # noqa: E731
-            whole(), half()
+            _ = whole(), half()  # warm
             ours, theirs, ratio, low, high = compare(whole, half, options.pairs)
             print(
                 f"{model} at {size} px: predict {ours:,.1f}, {what} {theirs:,.1f} images/s "

@@ -44,17 +44,19 @@ def train(
     """
     from shoal.recipe.find import find
     from shoal.recipe.load import load as load_recipe
+    from shoal.recipe.load import parse
 
     changes = _words(overrides)
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
         if isinstance(recipe, Mapping):
             from shoal.recipe import yaml12
 
-            file = Path(folder) / "recipe.yaml"
-            file.write_text(yaml12.write(dict(recipe)), encoding="utf-8")
+            file, text = Path(folder) / "recipe.yaml", yaml12.write(dict(recipe))
+            parse(text, "recipe", changes)
+            file.write_text(text, encoding="utf-8")
             recipe = file
         name = find(str(recipe)).stem
-        load_recipe(str(recipe), changes)  # its faults are raised here, and nothing is begun
+        load_recipe(str(recipe), changes)  # faults are raised here, and nothing is begun
         made = run if isinstance(run, Run) else Run(Path(run)) if run is not None else _fresh(name)
         argv = [sys.executable, "-m", "shoal", "train", str(recipe), *changes, "--run", str(made.folder)]
         argv += ["-n", str(workers)] if workers is not None else []

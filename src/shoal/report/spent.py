@@ -63,8 +63,8 @@ class Spent:
         times = [event for event in sitting if event["event"] == "time"]
         if not times:
             raise ShoalError(
-                f"{run.metrics_file}: tells nothing of where time went: the training ended before its second log line, or "
-                "was made by an older Shoal"
+                f"{run.metrics_file}: tells nothing of where time went: the training ended before its second log line, "
+                "or was made by an older Shoal"
             )
         return _spent(sitting, times)
 
