@@ -92,7 +92,7 @@ def test_class_folders(root):
     assert told["form"] == "class folders below train and val, as ImageNet's" and told["wrong"] == []
     assert counts(told) == {"train": {"ant": 3, "bee": 2}, "val": {"ant": 1, "bee": 1}}
     alone = shown(root / "train")
-    assert alone["form"] == "class folders" and counts(alone) == {"images": {"ant": 3, "bee": 2}}
+    assert alone["form"] == "class folders; no validation folder" and counts(alone) == {"images": {"ant": 3, "bee": 2}}
     (root / "val/cow").mkdir()
     assert shown(root)["wrong"] == [
         f"{root / 'val'}: no images in class folder cow",
@@ -120,7 +120,9 @@ def test_a_flat_validation_folder_and_the_command_that_mends_it(root):
 def test_many_classes_are_summed_up(tmp_path):
     class_folders(tmp_path / "train", {f"c{number:02}": 1 + number % 2 for number in range(20)})
     result = run("show", tmp_path)
-    assert result.exit_code == 1 and "no such folder; validation images are needed" in result.stdout
+    assert result.exit_code == 0 and "class folders below train; no validation folder\n" in result.stdout
+    assert "    val_share: 0.2\n" in result.stdout
+    assert f"  shoal train own-images data.path={tmp_path}\n" in result.stdout
     assert re.search(r"^c09 +2$", result.stdout, re.MULTILINE)
     assert re.search(r"^… 10 more +15 \(1 to 2 each\)$", result.stdout, re.MULTILINE)
     assert "  data:\n    name: folder\n" in result.stdout

@@ -66,6 +66,26 @@ def test_a_validation_folder_may_lack_a_class(root):
     assert val.classes == ("ant", "bee", "cat") and val.labels.tolist() == [0, 2]
 
 
+def test_a_share_of_the_training_images_where_there_is_no_validation_folder(tmp_path):
+    class_folders(tmp_path, {"ant": 10, "bee": 3, "cow": 1})
+    source = Folder(path=str(tmp_path), val_share=0.2)
+    train, val = source.open("train"), source.open("val")
+    assert train.labels.tolist() == [0] * 8 + [1] * 2 + [2] and val.labels.tolist() == [0, 0, 1]
+    names = [[split.where(index) for index in range(len(split.labels))] for split in (train, val)]
+    assert sorted(names[0] + names[1]) == sorted(str(path) for path in tmp_path.rglob("*.jpg"))
+    elsewhere = tmp_path.with_name("elsewhere")
+    shutil.copytree(tmp_path, elsewhere / "train")
+    moved = Folder(path=str(elsewhere), val_share=0.2).open("val")
+    assert [moved.where(place)[-11:] for place in range(3)] == [name[-11:] for name in names[1]]
+
+
+def test_a_validation_folder_comes_before_a_share(root):
+    assert len(Folder(path=str(root), val_share=0.5).open("val").labels) == 4
+    assert len(Folder(path=str(root), val_share=0.5).open("train").labels) == 9
+    apart = Folder(path=str(root / "train"), val=str(root / "val"), val_share=0.5)
+    assert len(apart.open("val").labels) == 4
+
+
 def test_small_images_of_one_size_are_held(tmp_path):
     class_folders(tmp_path / "train", {"a": 3, "b": 3}, sizes=((20, 20),))
     assert isinstance(Folder(path=str(tmp_path)).open("train"), Held)
@@ -96,7 +116,7 @@ def test_folders_that_are_not_there_or_hold_nothing(root, tmp_path_factory):
     shutil.rmtree(root / "val")
     assert fault(Folder(path=str(root)), "val") == (
         f"{root / 'val'}: no such folder, and data.val names none; validation images are needed, one sub-folder "
-        "per class"
+        "per class; data.val_share=0.2 keeps a fifth of the training images for it"
     )
     assert fault(Folder(path=str(root), val=str(empty / "v")), "val").startswith(f"{empty / 'v'}: no such folder; ")
 

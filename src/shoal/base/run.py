@@ -10,10 +10,13 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.base.errors import ShoalError, UsageError
 from shoal.base.files import write_whole
 
+MANIFEST = "manifest.json"
+"""What a checkpoint's folder says of itself; written last."""
 _CHECKPOINT = re.compile(r"^step-(\d{8})$")
 _KIND = re.compile(rb'\{"event": "(\w+)"')
 
@@ -169,7 +172,12 @@ class Run:
     def write_best(self, step: int, top1: float) -> None:
         write_whole(self.best, json.dumps({"step": step, "top1": top1}))
 
-    def read_metrics(self, kinds: Collection[str] | None = None) -> list[dict]:
+    def metrics(self, event: str | None = None) -> list[dict[str, Any]]:
+        """What the training reported so far, oldest first: all events, or those of one kind (`train`, `epoch`, `val` …
+        of docs/metrics.md); rows that `pandas.DataFrame` takes as they are."""
+        return self.read_metrics(None if event is None else (event,))
+
+    def read_metrics(self, kinds: Collection[str] | None = None) -> list[dict[str, Any]]:
         """All events so far, or those of some kinds, oldest first; a last line cut by a crash is left out.
 
         ShoalError names a damaged line (among those of these kinds, which are found without reading the others)."""
@@ -191,6 +199,21 @@ class Run:
             elif number < len(lines):
                 raise ShoalError(f"{self.metrics_file}:{number}: not a JSON line of an event")
         return events
+
+
+def resolve(path: Path) -> Path:
+    """The checkpoint folder a person means: itself, or the best (else the newest) of a Run folder."""
+    if (path / MANIFEST).exists():
+        return path
+    run = Run(path)
+    best = run.read_best()
+    if best and run.checkpoint(int(best["step"])).is_dir():
+        return run.checkpoint(int(best["step"]))
+    if steps := run.steps_saved():
+        return run.checkpoint(steps[-1])
+    if run.began:
+        raise UsageError(f"{path}: this run has saved no checkpoint yet")
+    raise UsageError(f"{path}: {'neither a checkpoint nor a run folder' if path.exists() else 'no such folder'}")
 
 
 class RunLock:

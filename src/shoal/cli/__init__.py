@@ -16,6 +16,8 @@ BEGAN = time.time()
 VERBS = {
     "train": "Train a recipe on this machine or on many.",
     "eval": "Validate a checkpoint: the same figures as in training.",
+    "predict": "Say what is on images: names and probabilities.",
+    "export": "Write a model for other programs: ONNX, torch.export, safetensors.",
     "data": "Show what images lie at a path; pack or mend them.",
     "list": "List recipes, models, the parts of a seam, or runs.",
     "show": "Print a recipe, resolved; what a run came to; or the schema for editors.",

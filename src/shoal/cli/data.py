@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,7 +82,9 @@ def pack(
     from shoal.data.packing import plan, write
 
     planned = plan(src, dst, labels, classes, synsets)
-    progress = _Progress(len(planned.images))
+    from shoal.cli.progress import Progress
+
+    progress = Progress(len(planned.images))
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is removed on the way out
     try:
         packed = write(planned, on_bad, done=progress.done, told=progress.bad)
@@ -92,32 +94,6 @@ def pack(
     left_out = f"; {packed.bad:,} left out" if packed.bad else ""
     copied = f"; {packed.copied:,} copied, as they could not be linked" if packed.copied else ""
     click.echo(f"{_shown(dst)}: {packed.images:,} images of {packed.classes:,} classes{left_out}{copied}")
-
-
-class _Progress:
-    """On stderr: one line that is written over in a terminal, one every ten seconds elsewhere."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._began = count, time.monotonic()
-        self._terminal = sys.stderr.isatty()
-        self._every_s = 0.2 if self._terminal else 10.0
-        self._next = self._began + self._every_s
-
-    def done(self, count: int) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + self._every_s
-            left_s = (now - self._began) / count * (self._count - count)
-            line = f"{count:,} of {self._count:,} images, {count / (now - self._began):,.0f}/s, {left_s:,.0f} s left"
-            click.echo(f"\r{line:<70}" if self._terminal else line, err=True, nl=not self._terminal)
-
-    def bad(self, line: str) -> None:
-        self.end()
-        click.echo(f"BAD: {line}", err=True)
-
-    def end(self) -> None:
-        if self._terminal:
-            click.echo(f"\r{'':<70}\r", err=True, nl=False)
 
 
 def _text(found: Found) -> str:
@@ -136,6 +112,8 @@ def _text(found: Found) -> str:
     if found.data:
         ready = "A recipe reads it with:" if not found.wrong else "Once it is mended, a recipe reads it with:"
         blocks.append("\n".join([ready, *(f"  {line}" for line in _yaml(found.data).splitlines())]))
+        if found.data["name"] == "folder" and not found.wrong:
+            blocks.append(f"To train on it as it is:\n  shoal train own-images data.path={shlex.quote(found.path)}")
     return "\n\n".join(blocks)
 
 

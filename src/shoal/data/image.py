@@ -13,6 +13,7 @@ from shoal.base.errors import ShoalError, first_line
 
 if TYPE_CHECKING:
     import torch
+    from PIL import Image
 
 MOST_PIXELS = 89_478_485
 """Larger images are refused, as Pillow does: a damaged header can claim any size, and a few such images decoded at once
@@ -50,6 +51,17 @@ def resized(image: torch.Tensor, height: int, width: int) -> torch.Tensor:
     from torch.nn.functional import interpolate
 
     return interpolate(image[None], (height, width), mode="bilinear", antialias=True)[0]
+
+
+def covering(image: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """uint8 [C, height, width]: the middle of the image, after it was resized to just cover that size."""
+    tall, wide = image.shape[1:]
+    if (tall, wide) == (height, width):
+        return image
+    factor = max(height / tall, width / wide)
+    image = resized(image, max(height, round(tall * factor)), max(width, round(wide * factor)))
+    top, left = ((image.shape[1] - height) // 2, (image.shape[2] - width) // 2)
+    return image[:, top : top + height, left : left + width]
 
 
 def centred(image: torch.Tensor, shorter: int, side: int) -> torch.Tensor:
@@ -99,21 +111,11 @@ def _jpeg_size(data: Bytes) -> tuple[int, int]:
 
 
 def _other(data: Bytes) -> torch.Tensor:
-    import numpy as np
-    import torch
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            _check_size(image.height, image.width)
-            frames = getattr(image, "n_frames", 1)
-            if frames > 1:
-                raise ImageError(f"has {frames} frames; a still image is needed")
-            if image.mode in ("I", "F"):
-                raise ImageError(f"holds 32-bit numbers (Pillow's mode {image.mode}), which are no colours")
-            if image.mode.startswith("I;16"):
-                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+            return from_pillow(image)
     except ImageError:
         raise
     except UnidentifiedImageError:
@@ -121,7 +123,31 @@ def _other(data: Bytes) -> torch.Tensor:
     except Image.DecompressionBombError:
         raise ImageError(f"has more than {MOST_PIXELS:,} pixels; scale it down") from None
     except Exception as error:  # Pillow's readers raise what comes: OSError, SyntaxError, struct.error, ValueError …
-        raise ImageError(f"cannot be decoded ({_reason(error)})") from None
+        raise _undecodable(error) from None
+
+
+def from_pillow(image: Image.Image) -> torch.Tensor:
+    """uint8 [3, H, W] of a Pillow image in any mode; as `decode`."""
+    import numpy as np
+    import torch
+    from PIL import Image
+
+    _check_size(image.height, image.width)
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1:
+        raise ImageError(f"has {frames} frames; a still image is needed")
+    if image.mode in ("I", "F"):
+        raise ImageError(f"holds 32-bit numbers (Pillow's mode {image.mode}), which are no colours")
+    try:
+        if image.mode.startswith("I;16"):
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+    except Exception as error:
+        raise _undecodable(error) from None
+
+
+def _undecodable(error: Exception) -> ImageError:
+    return ImageError(f"cannot be decoded ({_reason(error)})")
 
 
 def _check_size(height: int, width: int) -> None:

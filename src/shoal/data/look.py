@@ -19,6 +19,8 @@ from shoal.data.sources.recordio import Recordio
 
 NONE = "(no class)"
 """In place of a class: images without a label."""
+VAL_SHARE = 0.2
+"""Of the training images, where there are no others to validate on."""
 SPLITS: tuple[Split, Split] = ("train", "val")
 
 
@@ -163,20 +165,20 @@ def _folders(found: Found, path: Path) -> None:
     if not inside and not _loose(path):
         raise SourceError(f"{found.path}: holds no images ({', '.join(ENDINGS)}), no class folders and no .rec")
     if "train" in inside:
-        found.form = "class folders below train and val, as ImageNet's"
+        both = "val" in inside
+        found.form = "class folders below train" + (" and val, as ImageNet's" if both else "; no validation folder")
         train = found.try_part(lambda: _classes(found, path / "train", "train", None))
-        if "val" in inside:
+        if both:
             found.try_part(lambda: _classes(found, path / "val", "val", path / "train", train))
             found.data = {"name": "folder", "path": found.path}
             if found.mend:
                 found.data["val"] = by_class(path / "val")
         else:
-            found.wrong.append(f"{shown_path(path / 'val')}: no such folder; validation images are needed (data.val)")
-            found.data = {"name": "folder", "path": found.path, "val": "VALFOLDER"}
+            found.data = {"name": "folder", "path": found.path, "val_share": VAL_SHARE}
     elif inside:
-        found.form = "class folders"
+        found.form = "class folders; no validation folder"
         found.try_part(lambda: _classes(found, path, "images", None))
-        found.data = {"name": "folder", "path": found.path, "val": "VALFOLDER"}
+        found.data = {"name": "folder", "path": found.path, "val_share": VAL_SHARE}
     else:
         found.form = "images without class folders"
         found.try_part(lambda: _classes(found, path, "images", None))

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import torch
 
 
-class Inputs:
+class Inputs(torch.nn.Module):
     """uint8 [B, C, H, W] -> (pixel - mean) / std, as one multiplication and one addition."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
 
     def __init__(
         self,
@@ -19,10 +22,12 @@ class Inputs:
         layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         """mean, std: per channel, in units of 0 to 255."""
+        super().__init__()
         scale = 1 / torch.tensor(std, dtype=torch.float64).view(1, -1, 1, 1)
         shift = -torch.tensor(mean, dtype=torch.float64).view(1, -1, 1, 1) * scale
-        self._scale, self._shift = scale.to(device, dtype), shift.to(device, dtype)
-        self._dtype, self._layout = dtype, layout
+        self.register_buffer("scale", scale.to(device, dtype), persistent=False)
+        self.register_buffer("shift", shift.to(device, dtype), persistent=False)
+        self._layout = layout
 
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        return images.to(dtype=self._dtype, memory_format=self._layout).mul_(self._scale).add_(self._shift)
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.to(dtype=self.scale.dtype, memory_format=self._layout).mul_(self.scale).add_(self.shift)

@@ -18,12 +18,12 @@ import torch
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save_file
 
-from shoal.base.errors import ShoalError, UsageError
+from shoal.base.errors import ShoalError
 from shoal.base.files import folder_whole
-from shoal.base.run import Run
+from shoal.base.run import MANIFEST, Run, resolve
 from shoal.step.gang import Gang
 
-MODEL, EMA, STATE, MANIFEST = "model.safetensors", "ema.safetensors", "state.pt", "manifest.json"
+MODEL, EMA, STATE = "model.safetensors", "ema.safetensors", "state.pt"
 _FORMAT = 1
 
 
@@ -142,21 +142,6 @@ def step_of(path: Path) -> int:
     return json.loads((path / MANIFEST).read_text())["step"]
 
 
-def resolve(path: Path) -> Path:
-    """The checkpoint folder a person means: itself, or the best (else the newest) of a Run folder."""
-    if (path / MANIFEST).exists():
-        return path
-    run = Run(path)
-    best = run.read_best()
-    if best and run.checkpoint(int(best["step"])).is_dir():
-        return run.checkpoint(int(best["step"]))
-    if steps := run.steps_saved():
-        return run.checkpoint(steps[-1])
-    raise UsageError(
-        f"{path}: {'neither a checkpoint nor a run with checkpoints' if path.exists() else 'no such folder'}"
-    )
-
-
 def newest_sound(run: Run, tell: Callable[[str], None], *, own: bool = False) -> Path | None:
     """The newest checkpoint whose sums agree; `tell` hears of each damaged one passed over.
 
@@ -182,6 +167,18 @@ def read(path: Path, *, weights_only: bool = False) -> Checkpoint:
         raise ShoalError(f"{path}: damaged checkpoint: {wrong}")
     names = (MODEL, EMA) if weights_only else (MODEL, EMA, STATE)
     return _parse(path, {name: _bytes(path / name) for name in (*names, MANIFEST)})
+
+
+def read_weights(path: Path) -> Checkpoint:
+    """The weights of the checkpoint that `path` means, as `resolve`; of a run that is still being written, too, whose
+    best may be replaced meanwhile."""
+    while True:
+        found = resolve(path)
+        try:
+            return read(found, weights_only=True)
+        except Exception:
+            if found == path or found.exists():
+                raise
 
 
 def share(path: Path | None, gang: Gang) -> Checkpoint | None:

@@ -42,18 +42,10 @@ class Machine:
                 f"{available} cores, {here} worker{'s' if here > 1 else ''} here",
             )
         why = [f"threads per worker: {threads} ({reason})"]
-        if torch.cuda.is_available():
-            devices = torch.cuda.device_count()
-            shown_one_each = devices == 1 and world is not None and world.launcher != "shoal"
-            if here > devices and not shown_one_each:
-                raise UsageError(
-                    f"{here} workers on this host for {devices} CUDA devices; at most one worker per device"
-                )
-            number = 0 if shown_one_each else world.rank_of_node if world else 0
-            device = torch.device("cuda", number)
-            why.append(f"device: {torch.cuda.get_device_name(number)} (one per worker, by rank on the host)")
+        device = device_for(world)
+        if device.type == "cuda":
+            why.append(f"device: {torch.cuda.get_device_name(device)} (one per worker, by rank on the host)")
         else:
-            device = torch.device("cpu")
             why.append("device: cpu (no CUDA device is visible)")
             why.append(allocator.describe())
         return Machine(device, threads, tuple(why))
@@ -88,6 +80,17 @@ class Machine:
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "threads": self.threads,
         }
+
+
+def device_for(world: World | None) -> torch.device:
+    """A CUDA device by rank on the node, or the CPU where there is none. UsageError: fewer devices than workers."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    here, devices = world.ranks_per_node if world else 1, torch.cuda.device_count()
+    shown_one_each = devices == 1 and world is not None and world.launcher != "shoal"
+    if here > devices and not shown_one_each:
+        raise UsageError(f"{here} workers on this host for {devices} CUDA devices; at most one worker per device")
+    return torch.device("cuda", 0 if shown_one_each or world is None else world.rank_of_node)
 
 
 def cpu_name() -> str:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from shoal.base.errors import shown_path
 from shoal.data.encoded import YourImages, read_file
@@ -21,12 +24,16 @@ class Folder(YourImages, frozen=True, kw_only=True):
     """
 
     name: Literal["folder"] = "folder"
+    val_share: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """Where there is no validation folder: the part of each class's training images that is kept for validation
+    instead, chosen by their names; absent: a validation folder is needed."""
 
     def open(self, split: Split) -> Held | Streamed:
         import numpy as np
 
         classes = classes_in(self._root("train"))
-        root = self._root(split)
+        shares = self._shares()
+        root = self._root("train" if shares else split)
         found = classes if split == "train" else classes_in(root, self._root("train"))
         if unknown := sorted(set(found) - set(classes)):
             raise SourceError(
@@ -41,6 +48,8 @@ class Folder(YourImages, frozen=True, kw_only=True):
                     f"{shown_path(root / name)}: a class folder without images ({', '.join(ENDINGS)}); "
                     "remove it, or data.on_bad=skip keeps the class all the same"
                 )
+            if shares:
+                images = self._shared(images, root, split)
             files += images
             labels += [classes.index(name)] * len(images)
         order = np.arange(len(files))
@@ -56,6 +65,20 @@ class Folder(YourImages, frozen=True, kw_only=True):
 
         return self.split(read, where, np.array(labels, np.int64)[order], tuple(shown_path(name) for name in classes))
 
+    def _shares(self) -> bool:
+        """Whether validation images are taken from the training folder."""
+        return self.val_share is not None and self.val is None and not (Path(self.path) / "val").is_dir()
+
+    def _shared(self, images: list[str], root: Path, split: Split) -> list[str]:
+        """A class's images that belong to `split`, in their order: the same on every host, whatever the seed."""
+        count = min(max(1, round((self.val_share or 0) * len(images))), len(images) - 1)
+
+        def drawn(path: str) -> bytes:
+            return hashlib.blake2b(os.fsencode(os.path.relpath(path, root))).digest()
+
+        kept = set(sorted(images, key=drawn)[: max(count, 0)])
+        return [image for image in images if (image in kept) == (split == "val")]
+
     def _root(self, split: Split) -> Path:
         """The folder that holds the class folders of a split."""
         path = Path(self.path)
@@ -67,7 +90,10 @@ class Folder(YourImages, frozen=True, kw_only=True):
         root = Path(self.val) if self.val is not None else path / "val"
         if not root.is_dir():
             what = "no such folder" if self.val is not None else "no such folder, and data.val names none"
-            raise SourceError(f"{shown_path(root)}: {what}; validation images are needed, one sub-folder per class")
+            raise SourceError(
+                f"{shown_path(root)}: {what}; validation images are needed, one sub-folder per class; "
+                "data.val_share=0.2 keeps a fifth of the training images for it"
+            )
         return root
 
 

@@ -1,0 +1,34 @@
+"""Progress: how far a command with many images is."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+
+class Progress:
+    """On stderr: one line that is written over in a terminal, one every ten seconds elsewhere."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._began = count, time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._every_s = 0.2 if self._terminal else 10.0
+        self._next = self._began + self._every_s
+
+    def done(self, count: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._every_s
+            left_s = (now - self._began) / count * (self._count - count)
+            line = f"{count:,} of {self._count:,} images, {count / (now - self._began):,.0f}/s, {left_s:,.0f} s left"
+            click.echo(f"\r{line:<70}" if self._terminal else line, err=True, nl=not self._terminal)
+
+    def bad(self, line: str) -> None:
+        self.end()
+        click.echo(f"BAD: {line}", err=True)
+
+    def end(self) -> None:
+        if self._terminal:
+            click.echo(f"\r{'':<70}\r", err=True, nl=False)

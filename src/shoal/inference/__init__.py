@@ -1,0 +1,1 @@
+"""A trained model at work: on any images, in Python, or in other programs' formats."""
