@@ -126,3 +126,12 @@ def test_a_study_without_any_result(tmp_path, grid):
     study.begin(grid)
     write(study, grid)
     assert "No training of this study has ended well" in study.markdown.read_text()
+
+
+def test_the_page_is_whole_in_itself_and_links_every_run(study, grid):
+    write(study, grid)
+    page = study.page.read_text()
+    assert page.count("data:image/svg+xml;base64,") == 5 and "http://" not in page and "<script" not in page
+    assert conclusion(grid, rows(study, grid)) in page
+    for run in (run for row in rows(study, grid) for run in row.runs):
+        assert f'href="{run.path}/report.html"' in page

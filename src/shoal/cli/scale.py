@@ -95,6 +95,6 @@ def _told(study) -> str:
             "",
             *(f"WARNING: {text}" for text in warnings(measured, grid)),
             conclusion(grid, measured),
-            f"Study    {study.markdown}",
+            f"Study    {study.page} (and {study.markdown})",
         ]
     )

@@ -23,6 +23,7 @@ from shoal.report.story import compared, interval, percent, story
 from shoal.report.tables import last, seconds
 
 if TYPE_CHECKING:
+    import jinja2
     import numpy as np
 
     from shoal.report.predictions import Predictions
@@ -47,20 +48,29 @@ def write(runs: Sequence[Run], out: Path | None = None) -> Path:
 
 def page(readings: Sequence[Reading]) -> str:
     """The page's text."""
+    told = [Told(reading) for reading in readings]
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            title=told[0].title if len(told) == 1 else f"{len(told)} runs side by side",
+            runs=told,
+            together=Together(told) if len(told) > 1 else None,
+            version=__version__,
+            made=time.strftime("%Y-%m-%d %H:%M"),
+        )
+    )
+
+
+def templates(*folders: Path) -> jinja2.Environment:
+    """Those of `pages/`, and of other folders that build upon them."""
     import jinja2
 
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "pages")
+    loader = jinja2.FileSystemLoader([Path(__file__).parent / "pages", *folders])
     env = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     env.undefined = jinja2.StrictUndefined
     env.filters |= {"percent": percent, "seconds": seconds, "number": "{:,}".format}
-    told = [Told(reading) for reading in readings]
-    return env.get_template("page.html").render(
-        title=told[0].title if len(told) == 1 else f"{len(told)} runs side by side",
-        runs=told,
-        together=Together(told) if len(told) > 1 else None,
-        version=__version__,
-        made=time.strftime("%Y-%m-%d %H:%M"),
-    )
+    return env
 
 
 @dataclass(frozen=True)

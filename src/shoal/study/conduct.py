@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from shoal.study.grid import Cell, Grid
 from shoal.study.measured import Trained, read_run, rows
+from shoal.study.page import write_page
 from shoal.study.pictures import write_pictures
 from shoal.study.study import Study
 from shoal.study.write import write_tables
@@ -49,6 +50,7 @@ def write(study: Study, grid: Grid) -> None:
     table = rows(study, grid)
     write_pictures(study, grid, table)
     write_tables(study, grid, table)
+    write_page(study, grid, table)
 
 
 def _train(study: Study, grid: Grid, cell: Cell, repeat: int) -> Trained:
