@@ -14,6 +14,7 @@ from shoal.data.batches import eval_chunks
 from shoal.data.decode import Pictures
 from shoal.data.image import ImageError
 from shoal.inference.given import Given
+from shoal.inference.sharing import sharing
 from shoal.train.restored import Restored
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Classifier(torch.nn.Module):
         given = self.given(pictures)
         top = min(top, len(self.classes))
         chunks = eval_chunks(given, self._augment, batch, threads=cores() if threads is None else threads)
-        for _, chunk in chunks:
+        for _, chunk in sharing(chunks):
             with torch.inference_mode():
                 shares = self(chunk.images.to(self.device)).softmax(1, dtype=torch.float32).cpu()
             probable, places = shares.topk(top, dim=1)
