@@ -67,10 +67,14 @@ class Confusion:
 
     def rows(self) -> list[Row]:
         """Classes that have images, the worst first."""
+        return sorted(self.by_class(), key=lambda row: (row.top1, row.top5))
+
+    def by_class(self) -> list[Row]:
+        """Classes that have images, in their order."""
         off = self.cells.copy()
         np.fill_diagonal(off, 0)
         other = off.argmax(1)
-        rows = [
+        return [
             Row(
                 name,
                 int(self.counts[label]),
@@ -82,7 +86,6 @@ class Confusion:
             for label, name in enumerate(self.names)
             if self.counts[label]
         ]
-        return sorted(rows, key=lambda row: (row.top1, row.top5))
 
     def pairs(self, most: int = 20) -> list[Pair]:
         """The pairs confused most often, the most frequent first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from shoal.data.source import Encoded, Pixels
 from shoal.models.weights import check_fit
 from shoal.recipe.recipe import Recipe
 from shoal.recipe.saved import recipe_of
+from shoal.report.predictions import Predictions
 from shoal.step.gang import Alone, Gang
 from shoal.step.inputs import Inputs
 from shoal.train import checkpoint
-from shoal.train.evaluate import Score, evaluate
+from shoal.train.evaluate import Score, judge
 from shoal.train.setup import make_model
 
 Logits = Callable[[Batch], torch.Tensor]
@@ -80,6 +82,10 @@ class Restored:
             return self.model(self.inputs(images))
 
     def evaluate(self, gang: Gang | None = None, *, logits_of: Logits | None = None) -> Score:
+        """As `judge`, of all images together."""
+        return self.judge(gang, logits_of=logits_of)[0]
+
+    def judge(self, gang: Gang | None = None, *, logits_of: Logits | None = None) -> tuple[Score, Predictions]:
         """The recipe's validation set: the counts of the training that saved the checkpoint. A collective.
 
         logits_of: in the place of `logits`.
@@ -87,7 +93,7 @@ class Restored:
         # The thread count of the training: float sums of another number of threads may differ in the last bit.
         torch.set_num_threads(self.manifest["threads"])
         source: Any = self.recipe.data
-        return evaluate(
+        score, predictions = judge(
             logits_of or self.logits,
             self.validation(),
             source.augment,
@@ -95,6 +101,7 @@ class Restored:
             gang or Alone(self.device),
             threads=source.threads,
         )
+        return score, replace(predictions, classes=self.classes)
 
     def validation(self) -> Pixels | Encoded:
         """The recipe's validation images, labelled as the model counts classes. UsageError where they do not fit it."""

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.base.world import World
+from shoal.report.confusion import Confusion
 from shoal.step.gang import join
 from shoal.train import checkpoint
-from shoal.train.by_class import ByClass
 from shoal.train.machine import device_for
 from shoal.train.restored import Restored
 
@@ -28,22 +28,18 @@ def validate(
     try:
         chosen = gang.broadcast_bytes(os.fsencode(checkpoint.resolve(path)) if gang.rank == 0 else None)
         restored = Restored(Path(os.fsdecode(chosen)), overrides, raw=raw, device=device)
-        by_class = ByClass(len(restored.classes), gang)
-        logits_of = restored.logits_flipped if tta else restored.logits
-        score = restored.evaluate(gang, logits_of=by_class.watched(logits_of))
-        rows = by_class.rows()
+        score, predictions = restored.judge(gang, logits_of=restored.logits_flipped if tta else restored.logits)
         gang.barrier()
     finally:
         gang.close()
     if gang.rank:
         return None
-    names = restored.classes
     return {
         "checkpoint": str(restored.path),
         "step": restored.manifest["step"],
         "averaged": restored.averaged,
         "tta": tta,
-        "outputs": len(names),
+        "outputs": len(restored.classes),
         "loss": score.loss,
         "top1": score.top1,
         "top5": score.top5,
@@ -52,15 +48,15 @@ def validate(
         "correct5": score.correct5,
         "classes": [
             {
-                "class": names[row.label],
+                "class": row.name,
                 "count": row.count,
                 "correct1": row.correct1,
                 "correct5": row.correct5,
-                "top1": row.correct1 / row.count,
-                "top5": row.correct5 / row.count,
-                "mistaken_for": None if row.mistaken is None else names[row.mistaken],
-                "mistakes": row.mistakes,
+                "top1": row.top1,
+                "top5": row.top5,
+                "mistaken_for": row.mostly or None,
+                "mistakes": row.mistaken,
             }
-            for row in rows
+            for row in Confusion.of(predictions).by_class()
         ],
     }
