@@ -306,7 +306,7 @@ def test_a_checkpoint_of_another_model(reference: Path, recipe: Path, tmp_path: 
 def test_what_no_checkpoint_is(recipe: Path, tmp_path: Path) -> None:
     result = warm(tmp_path, "train", recipe, "--run", tmp_path / "run", "--resume", tmp_path)
     assert result.code == 2, result
-    assert f"{tmp_path}: neither a checkpoint nor a run with checkpoints" in result.err
+    assert f"{tmp_path}: neither a checkpoint nor a run folder" in result.err
 
 
 def test_an_allowed_change_and_free_keys(reference: Path, recipe: Path, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_the_table_and_nothing_else_is_on_stdout(two: Finished) -> None:
     assert rows["checkpoint"] == str(run.checkpoint(STEPS))
     assert rows["curves"] == str(run.curves)
     assert rows["report"] == str(run.report)
+    assert "compute" in rows["time went to"] and rows["held up by"]
 
 
 # --- what it leaves
@@ -121,7 +122,7 @@ def test_a_report_that_cannot_be_made_does_not_fail_the_training(recipe: Path, t
 
 def test_environment_json_holds_no_variables(two: Finished) -> None:
     held = json.loads(Run(two.folder).environment.read_text())
-    versions = {"python", "shoal", "torch", "timm", "numpy"}
+    versions = {"python", "shoal", "code", "torch", "timm", "numpy"}
     assert held.keys() == versions | {"system", "cpu", "cores", "host", "device", "threads"}
     assert held["threads"] == 1, "deterministic pins the threads"
 

@@ -393,7 +393,6 @@ def _finish(run: Run, code: int, again: list[str]) -> int:
         _try("curves", lambda: curves(run))
         _try("report", lambda: _report(run))
         click.echo(summary(run))
-        _tell_why(run)
     elif run.metrics_file.exists():
         _try("report", lambda: _report(run))
     return code
@@ -411,15 +410,3 @@ def _try(what: str, make: Callable[[], object]) -> None:
         make()
     except Exception as error:
         print(f"WARNING: no {what}: {first_line(error)}", file=sys.stderr)
-
-
-def _tell_why(run: Run) -> None:
-    from shoal.base.errors import ShoalError
-    from shoal.report.spent import Spent
-    from shoal.report.why import Why
-
-    try:
-        lines = Why.of(Spent.of(run)).lines()
-    except ShoalError:  # too short to have told of any time
-        return
-    click.echo("\n".join(["", *lines, f"More     shoal why {shlex.quote(str(run.folder))}"]))

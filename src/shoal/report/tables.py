@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
 from shoal.report.sinks import Event
+from shoal.report.spent import Spent
+from shoal.report.why import Why
 
 _NUMBER = re.compile(r"^[-+]?[\d,]*\.?\d+(e[-+]?\d+)?( ?[%x])?$")
 
@@ -56,7 +58,14 @@ def summary(run: Run) -> str:
     start = last(events, "start")
     if start is None:
         raise ShoalError(f"{run.metrics_file}: no training has reported here yet")
-    rows = [*_job(start), *_progress(events, start), *_result(events), *_pace(events), *_places(run)]
+    rows = [
+        *_job(start),
+        *_progress(events, start),
+        *_result(events),
+        *_pace(events),
+        *_why(events, run),
+        *_places(run),
+    ]
     return table(rows)
 
 
@@ -125,6 +134,14 @@ def _pace(events: Sequence[Event]) -> list[tuple[str, str]]:
         if told.get("bytes_per_step"):
             rows.append(("sent", f"{told['bytes_per_step'] / 1e6:,.3g} MB per step by the first worker"))
     return rows
+
+
+def _why(events: Sequence[Event], run: Run) -> list[tuple[str, str]]:
+    try:
+        why = Why.of(Spent.of_events(events, run))
+    except ShoalError:  # it has not come so far as to tell
+        return []
+    return [("time went to", why.told), ("held up by", why.verdict)]
 
 
 def _places(run: Run) -> list[tuple[str, str]]:

@@ -63,18 +63,15 @@ class Why:
             "up: only more workers, a faster device or fewer bits make it faster"
         )
 
-    def lines(self) -> list[str]:
-        """Lines for the end of a run."""
+    @property
+    def told(self) -> str:
+        """The shares in one line, the largest first."""
         told = sorted(((share, name) for name, share in self.shares.items() if share >= 0.005), reverse=True)
         rest = 1 - sum(share for share, _ in told)
         shares = ", ".join(f"{name} {share:.1%}" for share, name in told)
         if rest >= 0.0005:
             shares += f", the rest {rest:.1%}"
-        workers = f"{self.spent.workers} worker{'s' * (self.spent.workers != 1)}"
-        return [
-            f"Time     {self.spent.total_s:.1f} s, mean of {workers}: {shares}",
-            f"Held up  {self.verdict}",
-        ]
+        return shares
 
 
 def _brakes(spent: Spent, trained: float) -> Iterator[Brake]:
