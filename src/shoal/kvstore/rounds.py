@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from shoal.kvstore.layout import Limits
 
-GRACE_S = 1.0
-"""A worker whose connection broke has so long to come back before it counts as dead."""
+GRACE_S, LAST_GRACE_S = 1.0, 3.0
+"""A worker whose connection broke has so long to come back before it counts as dead; the longer, where that would be
+the end for all: after a rollback everybody comes anew, on a busy machine slowly."""
 
 
 class GaveUp(Exception):
@@ -191,7 +192,8 @@ class Rounds:
         """To be called several times a second: buries the dead, ends waits that are over their limit."""
         with self.changed:
             now = time.monotonic()
-            waits_s = {"lost": GRACE_S} | ({"absent": self._limits.return_s} if self.restarted else {})
+            grace_s = LAST_GRACE_S if self.stops else GRACE_S
+            waits_s = {"lost": grace_s} | ({"absent": self._limits.return_s} if self.restarted else {})
             buried = [m for m in self.members if now - m.since > waits_s.get(m.state, math.inf)]
             for member in buried:
                 self._bury(member)
