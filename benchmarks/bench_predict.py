@@ -75,7 +75,7 @@ def forward(classifier: Classifier, paths: list[str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--images", type=int, default=320)
+    parser.add_argument("--images", type=int, default=640)
     parser.add_argument("--pairs", type=int, default=7)
     options = parser.parse_args()
     print(machine())

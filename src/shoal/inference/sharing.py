@@ -9,14 +9,16 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
+_READY = 0.05
+"""Of the time that an item is used: who waits for the next no longer than that does not wait."""
 
 
 def sharing(items: Iterable[T]) -> Iterator[T]:
-    """The same items. While they are longer awaited than used, torch has one thread: its others would only stand in the
-    way of those who make the items, busily waiting for work. Else it has as many as before.
+    """The same items. While they are waited for, torch has one thread: its others would only stand in the way of those
+    who make the items, busily waiting for work. Where they are ready in time it has as many as before.
     """
     all_of_them = torch.get_num_threads()
-    coming = iter(items)
+    coming, used_s = iter(items), 0.0
     try:
         while True:
             began = time.perf_counter()
@@ -25,8 +27,8 @@ def sharing(items: Iterable[T]) -> Iterator[T]:
             except StopIteration:
                 return
             come = time.perf_counter()
+            torch.set_num_threads(1 if come - began > _READY * used_s else all_of_them)
             yield item
-            used_s, awaited_s = time.perf_counter() - come, come - began
-            torch.set_num_threads(1 if awaited_s > used_s else all_of_them)
+            used_s = time.perf_counter() - come
     finally:
         torch.set_num_threads(all_of_them)
