@@ -38,8 +38,8 @@ from shoal.train.setup import Setup
 from shoal.train.signals import StopSignals
 from shoal.train.timing import Timing
 
-_MOST_TIMES = 50
-"""`time` events of a training: each is an exchange of its own."""
+_MOST_TIMES, _FEWEST_STEPS = 50, 40
+"""`time` events of a training, and steps that one is about: each costs an exchange of its own."""
 
 
 class Trainer:
@@ -179,7 +179,8 @@ class Trainer:
         )
         self._logged_s, self._logged_images = clock.trained_s, clock.images
         self._logged_waited = self.batches.waited_s
-        if not self.rig.asynchronous and clock.step - self._timed_step >= clock.steps / _MOST_TIMES:
+        untold = clock.step - self._timed_step
+        if not self.rig.asynchronous and (clock.ended or untold >= max(clock.steps / _MOST_TIMES, _FEWEST_STEPS)):
             self.tell_time()
 
     def tell_time(self) -> None:
