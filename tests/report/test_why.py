@@ -30,7 +30,7 @@ def a_run(
 
 
 def late(rank: int, last: int, gain_s: float, because: str = "compute") -> dict:
-    ranks = [{"rank": other, "last": last if other == rank else 10 - last} for other in range(2)]
+    ranks = [{"rank": other, "compute": 8.0, "last": last if other == rank else 10 - last} for other in range(2)]
     return {"slowest": {"rank": rank, "last": last, "gain_s": gain_s, "because": because}, "ranks": ranks}
 
 
@@ -98,3 +98,10 @@ def test_a_run_that_told_nothing(tmp_path):
         Spent.of(Run(tmp_path))
     with pytest.raises(ShoalError, match="nothing of where time went"):
         Spent.of(a_run(tmp_path))
+
+
+def test_one_slow_worker_is_no_small_batch(tmp_path):
+    told = late(0, 10, 12.0)
+    told["ranks"][0]["compute"], told["ranks"][1]["compute"] = 14.0, 0.2
+    run = a_run(tmp_path, {"compute": 7.1, "waiting": 6.0, **told}, validation=0.1)
+    assert Why.of(Spent.of(run)).brakes[0].kind == "straggler"

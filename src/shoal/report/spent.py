@@ -45,6 +45,8 @@ class Spent:
     """The workers that held others up, the worst first."""
     eval_s_per_image: float | None
     """Seconds of one worker for the forward pass of a validation image, loading included; None without a validation."""
+    least_compute_s: float
+    """Computing of the worker that did least: what nobody's fault makes longer."""
     own_s: float
     """Seconds of the instruments themselves, part of `other`."""
 
@@ -94,8 +96,17 @@ def _spent(sitting: Sequence[Event], times: list[Event]) -> Spent:
         images=min(steps * start["batch"], times[-1]["images"] - start["images"]),
         slowest=_slowest(times),
         eval_s_per_image=parts["validation"] * start["num_ranks"] / seen if seen else None,
+        least_compute_s=_least_compute(times, parts["compute"]),
         own_s=times[-1]["own_s"],
     )
+
+
+def _least_compute(times: list[Event], mean: float) -> float:
+    by_rank: Counter[int] = Counter()
+    for event in times:
+        for row in event["ranks"]:
+            by_rank[row["rank"]] += row.get("compute", 0.0)
+    return min([mean, *by_rank.values()])
 
 
 def _slowest(times: list[Event]) -> tuple[Slowest, ...]:

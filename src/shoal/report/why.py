@@ -129,7 +129,7 @@ def _small_batch(spent: Spent) -> float:
     if spent.eval_s_per_image is None:
         return 0.0
     needed = _FORWARD_AND_BACKWARD * spent.eval_s_per_image * spent.images / spent.workers
-    if needed > _FOR_IMAGES * spent.parts["compute"]:
+    if needed > _FOR_IMAGES * spent.least_compute_s:
         return 0.0
     # With fewer steps there are fewer exchanges, too.
     return sum(spent.parts[name] for name in ("compute", "update", "other", "exchange", "waiting")) - needed
