@@ -13,7 +13,7 @@ from shoal.data.batches import Batch
 from shoal.data.source import Held
 from shoal.data.sources.synthetic import Synthetic
 from shoal.step.gang import Alone, Gang
-from shoal.train.evaluate import Score, evaluate, judge
+from shoal.train.evaluate import Score, judge
 
 IMAGES, CLASSES = 23, 7
 
@@ -43,7 +43,7 @@ def score(gang: Gang, eval_batch: int) -> tuple[Score, int]:
         seen.append(len(batch.images))
         return logits_of(batch)
 
-    return evaluate(watched, validation(), Augment(), eval_batch, gang), sum(seen)
+    return judge(watched, validation(), Augment(), eval_batch, gang)[0], sum(seen)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -59,7 +59,7 @@ def test_any_number_of_workers_gives_the_same_bits(gang_pool: GangPool, n: int, 
 
 def test_the_figure_is_the_right_one():
     data = validation()
-    outcome = evaluate(exact_logits_of, data, Augment(), 4, Alone())
+    outcome = judge(exact_logits_of, data, Augment(), 4, Alone())[0]
     whole = Batch(torch.from_numpy(data.images), torch.from_numpy(data.labels), torch.arange(IMAGES), IMAGES)
     logits, labels = exact_logits_of(whole), whole.labels
     known = labels >= 0
@@ -73,7 +73,7 @@ def test_the_figure_is_the_right_one():
 def test_nothing_labelled_is_no_division_by_zero():
     data = validation()
     data.labels = np.full_like(data.labels, -1)
-    assert evaluate(logits_of, data, Augment(), 4, Alone()) == Score(0.0, 0, 0, 0)
+    assert judge(logits_of, data, Augment(), 4, Alone())[0] == Score(0.0, 0, 0, 0)
 
 
 # --- what is said of each image

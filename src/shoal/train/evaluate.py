@@ -41,20 +41,6 @@ _COLUMNS = 2 + 2 * _GUESSES
 """Of an image: its label, the label's probability, the guesses, their probabilities."""
 
 
-def evaluate(
-    logits_of: Callable[[Batch], torch.Tensor],
-    data: Pixels | Encoded,
-    augment: Augment,
-    eval_batch: int,
-    gang: Gang,
-    *,
-    threads: int = 0,
-    beat: Callable[[], None] = lambda: None,
-) -> Score:
-    """What `judge` says of all images together."""
-    return judge(logits_of, data, augment, eval_batch, gang, threads=threads, beat=beat)[0]
-
-
 def judge(
     logits_of: Callable[[Batch], torch.Tensor],
     data: Pixels | Encoded,
