@@ -165,7 +165,7 @@ def command(
     if world is not None:
         _join(loaded, Run(folder) if folder else Run.named_after(loaded.name), world, resume, allow)
     from shoal.cli.launch import variables
-    from shoal.launch.job import Job
+    from shoal.launch.job import REPORT_S, SERVED_REPORT_S, Job
 
     starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands)
     restarts = max_restarts if max_restarts is not None else 3 if least < count else 0
@@ -185,6 +185,7 @@ def command(
             data=getattr(loaded.recipe.data, "path", None),
             silence_s=silence,
             hang_s=hang,
+            report_s=SERVED_REPORT_S if servers else REPORT_S,
             grace_s=grace,
             max_restarts=restarts,
             min_workers=least if least < count else None,

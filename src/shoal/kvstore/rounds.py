@@ -13,7 +13,8 @@ from shoal.kvstore.layout import Limits
 
 GRACE_S, LAST_GRACE_S = 1.0, 3.0
 """A worker whose connection broke has so long to come back before it counts as dead; the longer, where that would be
-the end for all: after a rollback everybody comes anew, on a busy machine slowly."""
+the end for all: after a rollback everybody comes anew, on a busy machine slowly. Less than what the launcher gives to
+servers after a failure (SERVED_REPORT_S), or nobody hears of it."""
 
 
 class GaveUp(Exception):

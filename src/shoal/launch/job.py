@@ -27,6 +27,10 @@ class Role:
     """The job goes on when one of them is killed or lost; but for the first, where hosts are several."""
 
 
+REPORT_S, SERVED_REPORT_S = 2.0, 4.5
+"""Job.report_s; the longer with servers of Shoal's own, which let a lost worker come back for 3 s before they name it."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What to start, and on which hosts."""
@@ -56,7 +60,7 @@ class Job:
     """A host, or a launcher, that says nothing for so long is lost, and everything below it ends."""
     hang_s: float | None = 60.0
     """A worker that makes no progress for so long hangs; None: nobody looks."""
-    report_s: float = 2.0
+    report_s: float = REPORT_S
     """After a failure, the time the others have to report."""
     grace_s: float = 60.0
     """After processes were told to stop, or one stopped in good order, the time the rest has before it is killed."""

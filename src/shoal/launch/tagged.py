@@ -70,10 +70,34 @@ def kill_tagged(job: str, spare: Collection[int] = frozenset(), limit_s: float =
     while True:
         left = [process for process in tagged(job) if process.pid not in spared]
         for process in left:
-            tell_tagged(process, signal.SIGKILL)
+            _tell(process.pid, job, signal.SIGKILL)
         if not left or time.monotonic() >= limit:
             return left
+        _pursue(left[-1].pid, job, spared, limit)
         time.sleep(_ROUND_S)
+
+
+def _pursue(pid: int, job: str, spared: Collection[int], limit: float) -> None:
+    """Kills those of `job` that were born after `pid`, in the order of their births.
+
+    A child is in /proc before its parent can be killed, under a higher number, and to kill is faster than to fork: so
+    even a chain of processes, each of which starts the next at once, is overtaken. (Where numbers began anew from
+    below, the next look goes on.)
+    """
+    while pid < (newest := _newest()) and time.monotonic() < limit:
+        for later in range(pid + 1, newest + 1):
+            if later not in spared:
+                _tell(later, job, signal.SIGKILL)
+        pid = newest
+
+
+def _newest() -> int:
+    """The process id that was given last, 0 where nobody says."""
+    try:
+        with open("/proc/loadavg", "rb") as file:
+            return int(file.read().split()[4])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def tell_tagged(process: Tagged, signum: int) -> bool:
@@ -81,12 +105,16 @@ def tell_tagged(process: Tagged, signum: int) -> bool:
 
     The number may have gone to a stranger since it was read: held by a pidfd, its tag is looked at once more first.
     """
+    return _tell(process.pid, process.job, signum)
+
+
+def _tell(pid: int, job: str, signum: int) -> bool:
     try:
-        handle = os.pidfd_open(process.pid)
+        handle = os.pidfd_open(pid)
     except (AttributeError, OSError):
         return False
     try:
-        if _read(process.pid, process.job) is None:
+        if _environment(pid).get(TAG) != job or not _is_here(pid):
             return False
         signal.pidfd_send_signal(handle, signum)
         return True
@@ -117,8 +145,8 @@ def _read(pid: int, job: str | None) -> Tagged | None:
     if not tag or (job is not None and tag != job):
         return None
     try:
-        if os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid"):
-            return None  # in a container, which is a host of its own
+        if not _is_here(pid):
+            return None
         with open(f"/proc/{pid}/stat", "rb") as file:
             state, *fields = file.read().rpartition(b")")[2].split()
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -140,6 +168,11 @@ def _read(pid: int, job: str | None) -> Tagged | None:
         command=command,
         started_s=max(0.0, uptime - int(fields[18]) / os.sysconf("SC_CLK_TCK")),
     )
+
+
+def _is_here(pid: int) -> bool:
+    """Not in a container, which is a host of its own. OSError where it may not be looked at."""
+    return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
 
 
 def _environment(pid: int) -> dict[str, str]:

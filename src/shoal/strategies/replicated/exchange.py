@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -140,13 +141,15 @@ class Bucketed(Exchange):
                 gradient_as_bucket_view=True,
                 **{no_buffers: False},  # type: ignore[arg-type]
             )
-        self._ddp.register_comm_hook(None, self._sum_bucket)  # type: ignore[arg-type]
+        # Weakly, or the two would hold each other for ever: DDP keeps its hook where no garbage collector looks.
+        own = weakref.WeakMethod(self._sum_bucket)
+        self._ddp.register_comm_hook(None, lambda _, bucket: own()(bucket))  # type: ignore[arg-type,misc]
         self._side: torch.Tensor | None = None
         self._pending = Pending()
         self._began = self._shared = False
         return self._forward
 
-    def _sum_bucket(self, _, bucket):  # no annotations: DDP refuses them as text
+    def _sum_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """DDP's own exchange divides by the number of workers; shards are uneven, so this one adds and no more."""
         buffer = bucket.buffer()
         self.gradients.append(buffer)
