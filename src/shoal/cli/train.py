@@ -185,7 +185,7 @@ def command(
             data=getattr(loaded.recipe.data, "path", None),
             silence_s=silence,
             hang_s=hang,
-            report_s=SERVED_REPORT_S if servers else REPORT_S,
+            report_s=SERVED_REPORT_S if held else REPORT_S,
             grace_s=grace,
             max_restarts=restarts,
             min_workers=least if least < count else None,

@@ -28,7 +28,7 @@ class Role:
 
 
 REPORT_S, SERVED_REPORT_S = 2.0, 4.5
-"""Job.report_s; the longer with servers of Shoal's own, which let a lost worker come back for 3 s before they name it."""
+"""Job.report_s; the longer with servers of our own, which let a lost worker come back for 3 s before they name it."""
 
 
 @dataclass(frozen=True)
