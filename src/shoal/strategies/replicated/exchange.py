@@ -7,6 +7,7 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -149,7 +150,7 @@ class Bucketed(Exchange):
         self._began = self._shared = False
         return self._forward
 
-    def _sum_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def _sum_bucket(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """DDP's own exchange divides by the number of workers; shards are uneven, so this one adds and no more."""
         buffer = bucket.buffer()
         self.gradients.append(buffer)
