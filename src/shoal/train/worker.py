@@ -27,7 +27,7 @@ from shoal.report.sinks.jsonl import Jsonl
 from shoal.report.sinks.tensorboard import TensorBoard
 from shoal.step.gang import Gang
 from shoal.step.nonfinite import NonFiniteError
-from shoal.train import checkpoint
+from shoal.train import checkpoint, compiler
 from shoal.train.machine import Machine
 from shoal.train.progress import Progress
 from shoal.train.setup import Data, Setup, manifest, open_data
@@ -87,6 +87,8 @@ def _train(
     pulse.beat("sets up", 0, LONG)
     notes: list[str] = []
     saved = _saved(run, resume, gang, notes.append)
+    if not recipe.model.compile:
+        compiler.leave_out()
     setup = Setup.of(recipe, gang, data, pretrained=saved is None)
     same_run = resume == "auto" or run.folder.resolve() in Path(resume).resolve().parents
     progress = Progress.of(saved.state["progress"]).over(setup.clock.span, same_run=same_run) if saved else None
