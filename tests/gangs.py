@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import faulthandler
+import io
 import multiprocessing
 import os
 import pickle
@@ -75,7 +76,7 @@ class GangPool:
         assert self._folder is not None
         self._runs += 1
         store = self._folder / f"store-{self._runs}"
-        task = pickle.dumps((function, args))  # by name: the test's module is imported at the other end
+        task = _packed((function, args))  # by name: the test's module is imported at the other end
         ranks = self._members[:n]
         try:
             for rank, member in enumerate(ranks):
@@ -195,6 +196,23 @@ def _serve(pipe: Connection, stacks: str) -> None:
     os._exit(0)  # torch takes its time to leave
 
 
+class _Packer(pickle.Pickler):
+    """Tensors as arrays: torch packs each as a file of its own, which takes longer than the trainings of most tests."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        import torch
+
+        if type(obj) is not torch.Tensor or obj.device.type != "cpu":
+            return NotImplemented
+        return torch.from_numpy, (obj.detach().numpy(),)
+
+
+def _packed(result: Any) -> bytes:
+    held = io.BytesIO()
+    _Packer(held, protocol=pickle.HIGHEST_PROTOCOL).dump(result)
+    return held.getvalue()
+
+
 def _play(pipe: Connection, path: list[str], task: bytes, rank: int, n: int, store: str, limit_s: float) -> None:
     import torch.distributed as dist
 
@@ -215,7 +233,7 @@ def _play(pipe: Connection, path: list[str], task: bytes, rank: int, n: int, sto
             )
             gang = Group()
         function, args = pickle.loads(task)
-        answer = (True, pickle.dumps(function(gang, *args)))
+        answer = (True, _packed(function(gang, *args)))
     except BaseException:
         answer = (False, traceback.format_exc())
     pipe.send(answer)
