@@ -56,7 +56,9 @@ def _serve(folder: Path | None, address: str | None, options: dict[str, Any], se
     from shoal.base.host import cores
     from shoal.kvstore.layout import Limits
     from shoal.kvstore.server import Server
+    from shoal.train import compiler
 
+    compiler.leave_out()
     torch.set_num_threads(options["threads"] or max(1, cores() // (workers + servers)))
     server = Server(
         listening,
