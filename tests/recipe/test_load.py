@@ -140,7 +140,7 @@ def test_all_faults_come_at_once_with_their_places():
     assert faults("optim.lr=fast", "strategy=dpd", text=text) == [
         "my.yaml:7: norms: unknown key; did you mean 'norm'? (known: accumulate, batch, batch_per_worker, data, "
         "desired_accuracy, drop_last, ema, eval_every, keep_last, length, log_every, model, monitor, norm, optim, "
-        "precision, save_every, schedule, seed, shards, strategy, task)",
+        "precision, save_every, schedule, seed, shards, strategy, task, trace)",
         "command line: optim.lr: expected a number >= 0, got 'fast'",
         "my.yaml:5: optim.momentum: expected a number >= 0 and < 1, got 2",
         "my.yaml:6: batch: expected a whole number >= 1 or null, got 'many'",

@@ -67,6 +67,11 @@ class Run:
         return self.folder / "report.html"
 
     @property
+    def trace(self) -> Path:
+        """Some steps of all workers on one time line."""
+        return self.folder / "trace.json.gz"
+
+    @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 

@@ -356,6 +356,7 @@ def _alone(loaded: Loaded, run: Run, resume: str) -> int:
     from shoal.cli import BEGAN
     from shoal.train.signals import StopSignals
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch's profiler tells the console when it begins and ends
     with StopSignals() as signals:
         from shoal.train.worker import main, work  # imports torch, which takes seconds
 

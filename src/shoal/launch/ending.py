@@ -132,7 +132,7 @@ class Ending:
         manner = f"{manner}, by {self.cause}" if self.cause else self.lost or manner
         if self.hung:
             manner = self.hung
-        elif self.killed:
+        elif self.killed and not self.lost:
             manner = "reported an error and did not end by itself"
         what = (self.report.traceback or self.report.error).splitlines() if self.report else self.tail
         return [f"{self.place} failed first: {manner}", *(self.crash or what), f"log: {self.log}"]

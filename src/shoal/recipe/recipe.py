@@ -70,6 +70,8 @@ class Recipe(Options, frozen=True, kw_only=True):
     """Time between lines of training metrics."""
     monitor: Duration | None = None
     """Time between looks at weights and gradients (TensorBoard's histograms, `monitor` events); absent: none."""
+    trace: Count | None = None
+    """Steps to record, from the eleventh of a start on: trace.json.gz in the run folder, for Perfetto; absent: none."""
     desired_accuracy: Annotated[float, Meta(gt=0, le=1)] | None = None
     """Stop once validation top-1 (0 to 1) reaches this; absent: train to the end."""
 
@@ -113,7 +115,7 @@ class Recipe(Options, frozen=True, kw_only=True):
 
 
 FREE_KEYS = frozenset(
-    {"eval_every", "save_every", "keep_last", "log_every", "monitor"}
+    {"eval_every", "save_every", "keep_last", "log_every", "monitor", "trace"}
     | {f"data.{key}" for key in ("threads", "path", "val", "eval_batch", "memory_gib", "download")}
 )
 """Keys that a resumed run may change without asking: they say when, how fast and from where, not what is trained."""

@@ -25,6 +25,8 @@ class Stopwatch:
     def __init__(self) -> None:
         self.own_s = 0.0
         """Seconds the watch itself has taken: its marks by the price of one, and what `charge` was told."""
+        self.marks: list[tuple[int, float]] | None = None
+        """What began when (seconds of the performance counter), while somebody wants to know."""
         self._part, self._since = OTHER, time.perf_counter()
         self._row = [0.0] * (_PAUSED + 1)
         self._rows: list[list[float]] = []
@@ -42,6 +44,8 @@ class Stopwatch:
         now = time.perf_counter()
         self._row[self._part] += now - self._since
         self._part, self._since = part, now
+        if self.marks is not None:
+            self.marks.append((part, now))
 
     def lap(self) -> None:
         """A step is done; what follows belongs to the next."""
@@ -113,6 +117,8 @@ class DeviceStopwatch(Stopwatch):
     def to(self, part: int) -> None:
         self._marks.append((self._part, self._mark(), False))
         self._part = part
+        if self.marks is not None:
+            self.marks.append((part, time.perf_counter()))
 
     def lap(self) -> None:
         self._marks.append((self._part, self._mark(), True))

@@ -105,6 +105,7 @@ class Stretches:
         if stepped:
             trainer.meters.add(batch, output)
         self._gang.watch.lap()
+        trainer.trace()
         if trainer.first_step_at is None:
             trainer.first_step_at = time()
             self._gang.watch.reset()

@@ -37,6 +37,7 @@ from shoal.train.progress import Progress
 from shoal.train.setup import Setup
 from shoal.train.signals import StopSignals
 from shoal.train.timing import Timing
+from shoal.train.tracing import Tracing
 
 _MOST_TIMES, _FEWEST_STEPS = 50, 40
 """`time` events of a training, and steps that one is about: each costs an exchange of its own."""
@@ -65,6 +66,7 @@ class Trainer:
         self.batches = self._make_batches(cut)
         self.meters = Meters(cut.shards, gang)
         self._timing, self._timed_step = Timing(gang, together=not setup.rig.asynchronous), 0
+        self.tracing = Tracing(gang, recipe.trace) if recipe.trace else None
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
         self.best_top1, self.best_step = -1.0, -1
         self.score: Score | None = None
@@ -95,6 +97,8 @@ class Trainer:
             asked = Stretches(self).fit(signals)
         else:
             asked = self._fit_together(signals)
+        if self.tracing:
+            self.tracing.save(self._run.trace)
         if not asked:
             self.validate()
         self.save()
@@ -129,6 +133,7 @@ class Trainer:
                     for batch, output in outputs:
                         self.meters.add(batch, output)
                 watch.lap()
+                self.trace()
                 if self.first_step_at is None:
                     self.first_step_at = time.time()
                     watch.reset()  # the first step is part of starting up
@@ -144,6 +149,12 @@ class Trainer:
         """First steps may compile: the model (again for an epoch's short last batch), or what a device needs."""
         compiles = self.recipe.model.compile and self.clock.epoch == 0
         return LONG if compiles or self.first_step_at is None else 1.0
+
+    def trace(self) -> None:
+        """A step is done. To begin and end a recording takes long; that is nobody's time."""
+        if self.tracing:
+            with self.clock.paused(), self.gang.watch.paused():
+                self.tracing.lap()
 
     def _resliced(self) -> Generator[list[Batch], None, None]:
         """Batches from the step under way on, shared out among the workers who are still there."""
