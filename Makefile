@@ -1,6 +1,8 @@
 # Two commands for a fresh machine: `make train` and `make test`. Everything lives in .venv; `make clean` removes it.
 PYTHON ?= python3
 SOAK ?= 20min
+# Many tests wait for something that is killed, stopped or silent: two at once, each with a half of its own.
+PAIR := -n 2 --dist worksteal
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -18,10 +20,10 @@ train: $(READY)
 	@$(BIN)/shoal train digits -n 2
 
 test: $(READY)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PAIR)
 
 quick: $(READY)
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest $(PAIR) -m "not slow"
 
 lint: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
