@@ -29,8 +29,12 @@ def a_run(
     return run
 
 
-def late(rank: int, last: int, gain_s: float, because: str = "compute") -> dict:
-    ranks = [{"rank": other, "compute": 8.0, "last": last if other == rank else 10 - last} for other in range(2)]
+def late(rank: int, last: int, gain_s: float, because: str = "compute", made: tuple[float, float] = (0, 0)) -> dict:
+    """made: seconds of loading, of the late worker and of the other."""
+    ranks = [
+        {"rank": other, "compute": 8.0, "last": last if other == rank else 10 - last, "made": made[other != rank]}
+        for other in range(2)
+    ]
     return {"slowest": {"rank": rank, "last": last, "gain_s": gain_s, "because": because}, "ranks": ranks}
 
 
@@ -63,6 +67,8 @@ def test_only_the_last_sitting_counts(tmp_path):
         ({"compute": 5.0, "transfer": 6.0}, "transfer", None),
         ({"compute": 8.0, "waiting": 2.0, **late(1, 9, 4.0)}, "straggler", 1),
         ({"compute": 8.0, "waiting": 2.0, **late(0, 10, 4.0, "input"), "input": 2.0}, "straggler", 0),
+        ({"compute": 8.0, "waiting": 2.0, **late(0, 10, 4.0, "input", (5, 1)), "input": 2.0}, "straggler", 0),
+        ({"compute": 8.0, "waiting": 2.0, **late(0, 10, 4.0, "input", (5, 4)), "input": 2.0}, "input", None),
         ({"compute": 8.0, "waiting": 2.0, **late(0, 5, 2.0)}, "uneven", None),
     ],
 )

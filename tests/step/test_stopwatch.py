@@ -51,7 +51,7 @@ def _with(rows: list[list[float]], *, in_step: bool = True):
         gang.watch.reset()
         for compute, exchange in zip(*rows[gang.rank], strict=True):
             gang.watch._rows.append([0, 0, compute, exchange, 0, 0, 0, 0])
-        return Timing(gang, together=in_step).read()
+        return Timing(gang, together=in_step).read(0.5)
 
     return together(len(rows), tell)[0]
 
@@ -64,6 +64,7 @@ def test_who_stands_in_the_exchange_shortest_came_last():
     assert told["slowest"]["rank"] == 2  # half a second behind, once; worker 1 was 0.4 s behind
     assert told["slowest"]["because"] == "compute"
     assert [row["last"] for row in told["ranks"]] == [0, 1, 1]
+    assert [row["made"] for row in told["ranks"]] == [0.5] * 3
 
 
 def test_waiting_is_what_others_stood_longer():

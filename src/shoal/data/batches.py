@@ -94,7 +94,7 @@ class Batches:
     """Iterates over steps from any one on: each item is the list of Batches this replica computes in that step.
 
     A thread prepares `ahead` blocks of steps in advance, with the help of `decoders` others where images are decoded or
-    resized one by one. `waited_s` is the time the caller stood still for data.
+    resized one by one. `waited_s` is the time the caller stood still for data, `made_s` the time it took to make it.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Batches:
         self._ahead, self._thread = ahead, thread
         self._epoch, self._order = -1, np.empty(0, np.int64)
         self._takes: dict[tuple[int, int, int], _Take] = {}
-        self.waited_s = 0.0
+        self.waited_s = self.made_s = 0.0
 
     def prepare(self, step: int) -> list[Batch]:
         """The Batches of one step, made here and now."""
@@ -126,6 +126,7 @@ class Batches:
 
     def _block(self, first: int, last: int, cut: Cut) -> list[list[Batch]]:
         """The Batches of some steps of one epoch, gathered and augmented in one go."""
+        began = time.perf_counter()
         epoch, _, _ = cut.samples(first)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, order(len(self._data.labels), cut.seed, epoch)
@@ -154,6 +155,7 @@ class Batches:
                 ]
             )
             at += take.stop - take.start
+        self.made_s += time.perf_counter() - began
         return block
 
     def _take(self, count: int, cut: Cut) -> _Take:

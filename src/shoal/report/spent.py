@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
@@ -27,6 +28,9 @@ class Slowest:
     """Seconds by which it was behind the last but one, in all."""
     because: str
     """The part that took it longer than it took the others."""
+    made: float = 0.0
+    """Of the time its own images take to be made, what the others' take: near 1, all load alike, and while they wait
+    for it their own loading goes on unseen. 0 where nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +130,21 @@ def _slowest(times: list[Event]) -> tuple[Slowest, ...]:
             steps=steps,
             gain_s=sum(event["gain_s"] for event in events),
             because=_weightiest(events),
+            made=_made(times, rank),
         )
         for rank, events in by_rank.items()
     ]
     return tuple(sorted(found, key=lambda slowest: -slowest.gain_s))
+
+
+def _made(times: list[Event], rank: int) -> float:
+    """Median of the others' seconds over those of `rank`."""
+    by_rank: Counter[int] = Counter()
+    for event in times:
+        for row in event["ranks"]:
+            by_rank[row["rank"]] += row.get("made", 0.0)
+    own = by_rank.pop(rank, 0.0)
+    return median(by_rank.values()) / own if own and by_rank else 0.0
 
 
 def _weightiest(events: list[Event]) -> str:

@@ -16,6 +16,8 @@ _FOR_IMAGES = 1 / 3
 """Of the computing; with less for the images it is the steps themselves that take the time."""
 _WORTH_TELLING = 0.05
 """Of the time; less than that is not said to hold anything back."""
+_LOADS_ALIKE = 0.75
+"""Of the slowest worker's loading; others who take so much of it wait for images themselves, if for nobody else."""
 _SAME_WORKER = 0.75
 """Of the exchanges a straggler comes last to; with less, workers are late by turns."""
 
@@ -81,20 +83,20 @@ def _brakes(spent: Spent, trained: float) -> Iterator[Brake]:
         gain_s = min(gain_s, 0.99 * trained)
         return Brake(kind, text, gain_s, trained / (trained - gain_s), rank)
 
-    late_s, waited = 0.0, parts["waiting"]
+    feeding, waited = parts["input"], parts["waiting"]
     if spent.slowest:
         first = spent.slowest[0]
-        late_s = first.gain_s
-        if _is_straggler(first):
-            yield brake("straggler", late_s, _straggler(first), first.rank)
+        if first.because == "input" and first.made >= _LOADS_ALIKE:
+            feeding += waited  # all would wait for images, if not for one another
+        elif _is_straggler(first):
+            if first.because == "input":  # his fault alone; on average it was a share of it for each
+                feeding = max(feeding - first.gain_s / spent.workers, 0.0)
+            yield brake("straggler", first.gain_s, _straggler(first), first.rank)
         else:
             gain = min(waited, sum(slowest.gain_s for slowest in spent.slowest))
             yield brake("uneven", gain, f"workers wait {waited / trained:.0%} of the time for one another, by turns")
     elif waited:
         yield brake("uneven", waited, f"workers wait {waited / trained:.0%} of the time for the last ones")
-    # A straggler's input is his fault alone and counted there; on average it was a share of it for each.
-    alone = late_s / spent.workers if spent.slowest and spent.slowest[0].because == "input" else 0.0
-    feeding = max(parts["input"] - alone, 0.0)
     yield brake("input", feeding, f"workers stand still {feeding / trained:.0%} of the time for images to be ready")
     yield brake("transfer", parts["transfer"], f"moving images to the device takes {parts['transfer'] / trained:.0%}")
     yield brake(

@@ -25,10 +25,12 @@ class Timing:
 
     def __init__(self, gang: Gang, *, together: bool) -> None:
         """together: workers do every step together, and so have as many steps to tell of."""
-        self._gang, self._together = gang, together
+        self._gang, self._together, self._made_s = gang, together, 0.0
 
-    def read(self) -> dict[str, Any]:
+    def read(self, made_s: float) -> dict[str, Any]:
         """The fields of a `time` event: the steps since the last call; empty without any. A collective.
+
+        made_s: seconds that this worker's images have taken to be made so far, behind the steps or before their eyes.
 
         Of workers who go their own ways only sums are told; there is no exchange to come last to.
         """
@@ -37,14 +39,18 @@ class Timing:
             rows = watch.read()
             if not self._together:
                 rows = torch.cat([rows.sum(0), torch.tensor([len(rows)])])[None]
-            own = torch.full((1, rows.shape[1]), watch.own_s, dtype=rows.dtype)
+            own = torch.zeros(1, rows.shape[1], dtype=rows.dtype)
+            own[0, 0], own[0, 1] = watch.own_s, made_s - self._made_s
+            self._made_s = made_s
             told = self._gang.gather(torch.cat([rows, own]).to(self._gang.device))
             held = torch.stack(told).cpu()
-            own_s, rows = float(held[:, -1].max()), held[:, :-1]
+            own_s, made, rows = float(held[:, -1, 0].max()), held[:, -1, 1].tolist(), held[:, :-1]
             steps = rows.shape[1] if self._together else int(rows[:, 0, -1].max())
             if not steps:
                 return {}
             figures = _together(rows) if self._together and len(rows) > 1 else _apart(rows[:, :, : len(PARTS)].sum(1))
+            for row in figures["ranks"]:
+                row["made"] = round(made[row["rank"]], 6)
         return {"steps": steps, "own_s": own_s, **figures}
 
 

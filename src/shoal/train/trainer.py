@@ -161,7 +161,7 @@ class Trainer:
         replica, num_replicas = self.gang.place
         self.cut, before = replace(self.cut, replica=replica, num_replicas=num_replicas), self.batches
         self.batches = self._make_batches(self.cut)
-        self.batches.waited_s = before.waited_s
+        self.batches.waited_s, self.batches.made_s = before.waited_s, before.made_s
         self.tell("note", level="warning", text=f"{num_replicas} workers go on with step {self.clock.step}")
         return self.batches.steps(self.clock.step, self.clock.steps)
 
@@ -196,7 +196,7 @@ class Trainer:
 
     def tell_time(self) -> None:
         """Where the workers' time went since the last time. A collective."""
-        figures, self._timed_step = self._timing.read(), self.clock.step
+        figures, self._timed_step = self._timing.read(self.batches.made_s), self.clock.step
         if figures:
             self.tell("time", **figures)
 
