@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from gangs import GangPool, gangs
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `shoal` has it; torch reads it when it is loaded
 
 
 @pytest.fixture(scope="session")

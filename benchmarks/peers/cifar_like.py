@@ -31,7 +31,7 @@ class Made(Dataset):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return TRANSFORM(Image.fromarray(self.images[index])), index % 10
+        return TRANSFORM(Image.fromarray(self.images[index])), index % 10  # pyright: ignore[reportReturnType]
 
 
 def net() -> torch.nn.Module:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-import lightning
+import lightning  # pyright: ignore[reportMissingImports]
 import torch
 from cifar_like import Made, net, optimizer_of
 from torch.utils.data import DataLoader

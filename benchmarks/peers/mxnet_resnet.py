@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 np.bool = bool  # MXNet 1.9.1 asks for names that numpy has given up
-import mxnet as mx  # noqa: E402
+import mxnet as mx  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 CLASSES, SIZE, WARM = 10, 28, 5
 

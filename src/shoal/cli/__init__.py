@@ -36,6 +36,10 @@ VERBS = {
 """Verb -> one line of help; None hides it. Said here, so that `shoal --help` imports no verb."""
 
 
+_FOR_OTHERS = ("launch", "agent")
+"""Verbs that start others' programs, which find the environment as it is."""
+
+
 class Verbs(click.Group):
     """Imports a verb's file only when it is called."""
 
@@ -45,6 +49,9 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
+        if cmd_name not in _FOR_OTHERS:
+            # torch's threads wait asleep: those that spin take the cores from whoever would end their waiting.
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         import importlib
 
         return importlib.import_module(f"shoal.cli.{cmd_name}").command
