@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -72,6 +73,9 @@ class Slurm:
     def argv(self, *words: str) -> list[str]:
         """The command that runs `words` on the head, where Slurm's own commands work."""
         return self.hosts.on_head(["env", *(f"{key}={value}" for key, value in self.env.items()), *words])
+
+    def shoal(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "shoal", *words]
 
     def ask(self, *words: str) -> str:
         return subprocess.run(self.argv(*words), capture_output=True, text=True, timeout=30).stdout

@@ -15,7 +15,7 @@ from command import CPU
 from jobs import wait_for
 from processes import command, environment, everybody, lives, name, parent
 
-TRAINING = ("strategy.deterministic=true", "strategy.threads=1", "length=20st", "save_every=20st")
+TRAINING = ("strategy.deterministic=true", "strategy.threads=1", "length=12ep", "save_every=2ep")
 """A training of digits that is the same everywhere."""
 READY_S, SILENCE_S = 30.0, 3.0
 GONE_S = 5.0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shoal.base.errors import ShoalError
 from shoal.launch.leash import Leash
 
 _END_S = 5.0
-"""How long it may take to end once its agents have, and again once it was asked to."""
+"""How long it may take to end once its agents have."""
+_HURRY_S = 1.0
+"""The same, where it is in the way, and again once it was asked to."""
 _LAST_WORDS_S = 1.0
 _SHOWN = 8
 """Lines of what it said last that people see."""
@@ -70,18 +72,15 @@ class Engine:
             return [line.rstrip() for line in lines if any(letter.isalnum() for letter in line)][-_SHOWN:]
         return []
 
-    def end(self) -> None:
-        """Waits for its end, which its agents' end brings about, and sees to it."""
-        self._end((lambda: None, self._process.terminate, self._process.kill))
-
-    def end_now(self) -> None:
-        """Ends it, and with it what it started."""
-        self._end((self._process.terminate, self._process.kill))
-
-    def _end(self, asks: Sequence[Callable[[], None]]) -> None:
-        for ask in asks:
+    def end(self, *, hurry: bool = False) -> None:
+        """Waits for its end, which its agents' end brings about, and sees to it. `hurry`: not for long."""
+        for ask, wait_s in (
+            (lambda: None, _HURRY_S if hurry else _END_S),
+            (self._process.terminate, _HURRY_S),
+            (self._process.kill, _END_S),
+        ):
             ask()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
+                self._process.wait(wait_s)
                 break
         self._leash.drop()

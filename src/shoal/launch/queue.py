@@ -20,7 +20,7 @@ from shoal.base.run import Run
 from shoal.launch.job import Outcome, Plan
 from shoal.launch.launcher import Launcher
 
-TOLD_S = 10.0
+TOLD_S = 5.0
 """A job that waits for so long is told of."""
 _LOOK_S, _READ_S = (1.0, 5.0), 0.25
 """How often to ask the engine, at first and later; how often to look for new output."""
@@ -107,7 +107,15 @@ class Submitted:
             return Outcome(FAILED, (f"not done after {timeout_s:g} s; {called} is cancelled",))
         if self._cancelled:
             return Outcome(INTERRUPTED, (f"{called} is cancelled",))
-        return Outcome(state.code, () if state.code == DONE else (f"{called}: {state.text}",))
+        if state.code == DONE:
+            return Outcome(DONE)
+        lines = [f"{called}: {state.text}"]
+        files = self._queue.output(self._run, self._number)
+        if state.word != "CANCELLED" and not any(path.exists() for path in files):
+            lines.append(
+                f"nothing came to {shown_path(files[1])}; does the run folder lie on storage that nodes share?"
+            )
+        return Outcome(state.code, tuple(lines))
 
     def status(self) -> dict[str, str]:
         return {f"{self._queue.CALLED} job {self._number}": self._queue.look(self._number).text}

@@ -16,16 +16,21 @@ _SHOWN = 8
 """Lines of its complaints that people see."""
 
 
-def script(python: str, job: Job) -> str:
-    """What a batch engine runs: the launcher, on a host of its own. Words are quoted for sh."""
-    words = shlex.join((python, "-m", "shoal", *job.words))
-    return f"#!/bin/sh\n# This command once more, as the launcher inside the job.\nexec {words}\n"
+def script(python: str, job: Job, variables: Path | None = None, workdir: str | None = None) -> str:
+    """What a batch engine runs: the launcher, on a host of its own. Words are quoted for sh.
+
+    `variables`: a file that sets some; `workdir`: where to start, for engines that cannot be told.
+    """
+    lines = ["#!/bin/sh", "# This command once more, as the launcher inside the job."]
+    lines += [f"set -a && . {shlex.quote(str(variables))} && set +a || exit 1"] if variables else []
+    lines += [f"cd {shlex.quote(workdir)} || exit 1"] if workdir else []
+    lines += [f"exec {shlex.join((python, '-m', 'shoal', *job.words))}"]
+    return "\n".join(lines) + "\n"
 
 
-def write_script(place: Path, text: str) -> None:
-    """Readable by its owner alone."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    (place.parent / "logs").mkdir(exist_ok=True)
+def write_private(place: Path, text: str) -> None:
+    """A file for its owner alone."""
+    (place.parent / "logs").mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     with open(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
         file.write(text)

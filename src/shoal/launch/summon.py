@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from shoal.base.errors import ShoalError, UsageError
+from shoal.base.errors import DONE, ShoalError, UsageError
 from shoal.base.run import Run
 from shoal.launch.come import HEAD, NUM_NODES, SECRET
 from shoal.launch.engine import Engine
@@ -92,7 +92,7 @@ def summon(
 
             return Summoned(Head(plan, connect).start(), engine)
         except BaseException:
-            engine.end_now()
+            engine.end(hurry=True)
             raise
 
 
@@ -114,10 +114,13 @@ class Summoned:
         self._head, self._engine = head, engine
 
     def wait(self, timeout_s: float | None = None) -> Outcome:
+        hurry = True
         try:
-            return self._head.wait(timeout_s)
+            outcome = self._head.wait(timeout_s)
+            hurry = outcome.exit_code != DONE
+            return outcome
         finally:
-            self._engine.end()
+            self._engine.end(hurry=hurry)
 
     @property
     def told(self) -> set[int]:

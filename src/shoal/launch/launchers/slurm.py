@@ -18,7 +18,7 @@ from shoal.launch.job import Handle, Job, Outcome, Plan
 from shoal.launch.nodelist import expand_names, expand_numbers
 from shoal.launch.plan import plan_of
 from shoal.launch.queue import Queue, State, Submitted
-from shoal.launch.script import ask, script, write_script
+from shoal.launch.script import ask, script, write_private
 from shoal.launch.summon import Summoned, agent_argv, summon
 
 _ENDED = {"CANCELLED": INTERRUPTED, "FAILED": FAILED, "TIMEOUT": FAILED, "NODE_FAIL": FAILED, "OUT_OF_MEMORY": FAILED,
@@ -42,7 +42,7 @@ class Slurm(Queue, frozen=True, kw_only=True):
     account: str | None = None
     """sbatch's --account."""
 
-    time: str | None = None
+    time: int | str | None = None
     """The time limit, as sbatch takes it: minutes, or H:MM:SS. None: the partition's."""
 
     cpus_per_worker: int | None = None
@@ -149,7 +149,7 @@ class Slurm(Queue, frozen=True, kw_only=True):
 
     def submit(self, plan: Plan) -> str:
         ((place, text),) = plan.files
-        write_script(Path(place), text)
+        write_private(Path(place), text)
         return ask(plan.ways[0][1], {**os.environ, **plan.job.given}).partition(";")[0]
 
     def look(self, number: str) -> State:
