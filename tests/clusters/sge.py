@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster import Hosts
@@ -45,6 +46,8 @@ def why_not() -> str | None:
 class Sge:
     hosts: Hosts
     folder: Path
+    stack: ExitStack
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def env(self) -> dict[str, str]:
@@ -59,26 +62,37 @@ class Sge:
         """The command that runs `words` on the head, where Grid Engine's own commands work."""
         return self.hosts.on_head(["env", *(f"{key}={value}" for key, value in self.env.items()), *words])
 
+    def shoal(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "shoal", *words]
+
     def ask(self, *words: str) -> str:
         return subprocess.run(self.argv(*words), capture_output=True, text=True, timeout=30).stdout
 
     def mend(self) -> None:
         self.ask("qdel", "-u", "*")
         self.hosts.mend()
+        for name in self.hosts.names:
+            if name not in self.daemons or self.daemons[name].poll() is not None:
+                words = ["env", "SGE_ND=1", *(f"{key}={value}" for key, value in self.env.items()), EXECD]
+                started = daemon(self.hosts.argv(name, words), self.folder / f"{name}.out")
+                self.daemons[name] = self.stack.enter_context(started)
         limit = time.monotonic() + UP_S
-        while (
-            self.ask("qstat", "-u", "*")
-            or len(re.findall(r"^all\.q@\S+ +BIP? .*\S$", self.ask("qstat", "-f"), re.M)) < 2
-        ):
+        while self.ask("qstat", "-u", "*") or self._well() < len(self.hosts.names):
             assert time.monotonic() < limit, self.ask("qstat", "-f")
-            time.sleep(0.2)
+            time.sleep(0.3)
+
+    def _well(self) -> int:
+        """Queues of hosts without a state that says what is wrong."""
+        lines = [line.split() for line in self.ask("qstat", "-f").splitlines()]
+        return len([words for words in lines if words[0].startswith("all.q@") and len(words) == 5])
 
 
 @contextmanager
 def sge(hosts: Hosts) -> Iterator[Sge]:
     """Up, with a queue of 4 slots on every host and the parallel environment `shoal`; gone at the end."""
     folder = hosts.folder / "sge"
-    one = Sge(hosts, folder)
+    stack = ExitStack()
+    one = Sge(hosts, folder, stack)
     hosts.folder.chmod(0o755)
     for name in ("default/common", "spool/qmaster/job_scripts", "spooldb", "execd"):
         (folder / name).mkdir(parents=True)
@@ -97,7 +111,7 @@ def sge(hosts: Hosts) -> Iterator[Sge]:
     for what, path in (("configuration", folder / "conf"), ("complexes", SHARE / "util/resources/centry"),
                        ("usersets", SHARE / "util/resources/usersets"), ("managers", "root")):  # fmt: skip
         one.ask(f"{LIB}/spooldefaults", what, str(path))
-    with ExitStack() as stack:
+    with stack:
         stack.enter_context(daemon(one.argv("env", "SGE_ND=1", MASTER), folder / "qmaster.out"))
         wait_for(lambda: one.ask("qconf", "-sh"), "no qmaster: " + str(folder))
         for name in hosts.names:
@@ -112,13 +126,10 @@ def sge(hosts: Hosts) -> Iterator[Sge]:
                         shell="/bin/sh", load_thresholds="NONE", rerun="TRUE")  # fmt: skip
         (folder / "queue").write_text(queue)
         one.ask("qconf", "-Aq", str(folder / "queue"))
-        schedule = changed(one.ask("qconf", "-ssconf"), schedule_interval="0:0:1", flush_submit_sec="1",
-                           flush_finish_sec="1", load_adjustment_decay_time="0:0:0", job_load_adjustments="NONE")  # fmt: skip
+        swift = {"schedule_interval": "0:0:1", "flush_submit_sec": "1", "flush_finish_sec": "1"}
+        schedule = changed(one.ask("qconf", "-ssconf"), **swift, job_load_adjustments="NONE")
         (folder / "schedule").write_text(schedule)
         one.ask("qconf", "-Msconf", str(folder / "schedule"))
-        for name in hosts.names:
-            words = ["env", "SGE_ND=1", *(f"{key}={value}" for key, value in one.env.items()), EXECD]
-            stack.enter_context(daemon(hosts.argv(name, words), folder / f"{name}.out"))
         one.mend()
         yield one
         one.ask("qdel", "-f", "-u", "*")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +55,6 @@ def chosen_hosts(hosts: str | None, hostfile: str | None, ips: str | None) -> tu
 
 
 def reach_of(python: str | None, ssh_config: str | None, ssh_option: tuple[str, ...]) -> Reach:
-    import sys
-
     from shoal.launch.reach import Reach
 
     return Reach(ssh_config, ssh_option, python=python or sys.executable)
@@ -94,8 +93,12 @@ def launcher_for(
     reach: Reach,
     hands: dict[str, Any] | None = None,
     args: tuple[str, ...] = (),
+    dry_run: bool = False,
 ) -> Launcher:
-    """The launcher asked for, else the one that reaches these hosts; UsageError where it cannot be used here."""
+    """The launcher asked for, else the one that reaches these hosts; UsageError where it cannot be used here.
+
+    `dry_run`: it is only to plan, which needs no engine.
+    """
     from shoal.base.errors import UsageError
     from shoal.recipe.check import Fault, fields, part
     from shoal.recipe.load import short_form
@@ -104,7 +107,8 @@ def launcher_for(
     away = any(not host.is_here for host in hosts)
     called, options = short_form(name or ("ssh" if away else "local"))
     wanted: dict[str, Any] = hands or {"name": called, **options}
-    given = {"config": reach.config, "options": reach.options or None, "python": reach.python}
+    python = None if reach.python == sys.executable else reach.python
+    given = {"config": reach.config, "options": reach.options or None, "python": python}
     if args:
         wanted["args"] = list(args)
     known = fields(chosen) if (chosen := kind("launchers", wanted["name"])) else {}
@@ -113,7 +117,7 @@ def launcher_for(
     starter: Any = part("launchers", wanted, ("--launcher",), faults)
     if faults:
         raise UsageError("\n".join(f"{'.'.join(fault.at)}: {fault.text}" for fault in faults))
-    unfit = starter.fits()
+    unfit = None if dry_run else starter.fits()
     if unfit:
         raise UsageError(f"--launcher {starter.name}: {unfit}")
     return starter
@@ -157,8 +161,6 @@ def by_hand(
 
 def come(hands: dict[str, Any], node_rank: int) -> int:
     """Be node K of a job that node 0 leads; its exit code is the job's."""
-    import sys
-
     from shoal.launch.hands import join, parse_rendezvous
     from shoal.launch.handshake import read_secret
     from shoal.launch.seats import Seat

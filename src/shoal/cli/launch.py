@@ -104,7 +104,7 @@ def command(
     if hands and node_rank and not dry_run:
         return come(hands, node_rank)
     chosen = () if hands else choose_hosts(hosts, hostfile, ips, os.environ)
-    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands, launcher_arg)
+    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands, launcher_arg, dry_run)
     chosen = chosen or starter.hosts()
     count = workers or (hands["num_nodes"] * (nproc_per_node or 1) if hands else None)
     count = count or room(chosen, nproc_per_node) or max(1, len(chosen))

@@ -158,7 +158,7 @@ def command(
     chosen, source = ((), None) if world or hands else _hosts(hosts, hostfile, ips)
     starter = None
     if world is None:
-        starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands, launcher_arg)
+        starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands, launcher_arg, dry_run)
         check_detach(detach, starter)
         chosen = chosen or starter.hosts()
     if world:
@@ -174,6 +174,11 @@ def command(
             "--node-rank starts no parameter servers: what makes them trust their workers would travel unencrypted "
             "between nodes that were started by hand; use -H HOSTS, or start `shoal server` yourself and the workers "
             "with torchrun, mpirun or srun (docs/kvstore.md)"
+        )
+    if held and starter and not starter.SERVES and not hands:
+        raise UsageError(
+            f"--launcher {starter.name} starts no parameter servers: what makes them trust their workers would travel "
+            "unencrypted between its hosts"
         )
     if least < count:
         _check_elastic(loaded, least, count, held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,13 +14,15 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from shoal.base.errors import FAILED, ShoalError, UsageError
-from shoal.launch.handshake import Door, Unreachable, connect
+from shoal.launch.handshake import Door, NoSuchHost, Unreachable, connect
 from shoal.launch.leash import Leash
 from shoal.launch.seats import PURPOSE, Seat, Seats, nodes, take
 
 WAIT_S = 600.0
 """How long to wait for people on the other nodes."""
 _RETRY_S = 0.5
+_NAMES_S = 60
+"""How long a pod waits for its own name to be known."""
 
 
 def digest(words: Sequence[str]) -> str:
@@ -72,7 +75,9 @@ def _connect(rendezvous: tuple[str, int], secret: bytes, show: Callable[[str], N
     while True:
         try:
             return connect(rendezvous, secret, PURPOSE)
-        except Unreachable as error:
+        except (Unreachable, NoSuchHost) as error:
+            if isinstance(error, NoSuchHost) and not _names_come_late():
+                raise
             if time.monotonic() >= limit:
                 raise ShoalError(f"node 0 at {error}; start it there with --node-rank 0") from None
             if not is_told:
@@ -109,9 +114,19 @@ def _agent(connection: socket.socket) -> int:
     return code if code >= 0 else FAILED
 
 
+def _names_come_late() -> bool:
+    """Whether this is a pod: its name, and the others', are known some seconds after it has begun."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ
+
+
 def _listen(rendezvous: tuple[str, int]) -> socket.socket:
     host, port = rendezvous
     try:
+        for _ in range(_NAMES_S if _names_come_late() else 0):
+            with contextlib.suppress(socket.gaierror):
+                socket.getaddrinfo(host, port)
+                break
+            time.sleep(1)
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if _is_loopback(str(place[0])) and host != "localhost" and not _is_loopback(host):
             raise UsageError(

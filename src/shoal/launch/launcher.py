@@ -17,6 +17,9 @@ class Launcher(Part, frozen=True, kw_only=True):
     IS_HERE: ClassVar[bool] = False
     """Whether it starts nothing on any other host than those that the command line names."""
 
+    SERVES: ClassVar[bool] = True
+    """Whether what makes parameter servers trust their workers may travel to its hosts."""
+
     @abstractmethod
     def fits(self) -> str | None:
         """None when this launcher can be used here, else the reason (``no `sbatch` on PATH``)."""

@@ -36,15 +36,17 @@ def write_private(place: Path, text: str) -> None:
         file.write(text)
 
 
-def ask(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
-    """What it prints; ShoalError with its own words where it fails."""
+def ask(argv: Sequence[str], env: Mapping[str, str] | None = None, *, said: str = "") -> str:
+    """What it prints, with `said` on its stdin; ShoalError with its own words where it fails."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=_ANSWER_S, env=env)
+        done = subprocess.run(
+            argv, input=said, capture_output=True, text=True, errors="replace", timeout=_ANSWER_S, env=env
+        )
     except subprocess.TimeoutExpired:
         raise ShoalError(f"{argv[0]} gave no answer within {_ANSWER_S:g} s") from None
     except OSError as error:
         raise ShoalError(f"cannot start {argv[0]}: {error.strerror}") from None
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit {done.returncode} without a word"]
-        raise ShoalError("\n".join(said[-_SHOWN:]))
+        last = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit {done.returncode} without a word"]
+        raise ShoalError("\n".join(last[-_SHOWN:]))
     return done.stdout.strip()

@@ -117,9 +117,7 @@ class Sge(Queue, frozen=True, kw_only=True):
 
     def _submission(self, job: Job) -> Plan:
         if job.hosts:
-            raise UsageError(
-                "-H: Grid Engine chooses the hosts; to wish for some, --launcher-arg=-l --launcher-arg=h=a"
-            )
+            raise UsageError("-H: Grid Engine chooses the hosts; wish for some with --launcher-arg")
         count = sum(role.count for role in job.roles if role.name == "worker")
         if count > 1 and self.pe is None:
             raise UsageError("say which parallel environment: --launcher sge:pe=NAME; `qconf -spl` lists them")
