@@ -8,12 +8,13 @@ import time
 from collections.abc import Mapping
 
 from shoal.base.errors import DONE, ShoalError, UsageError
-from shoal.launch.handshake import Unreachable, connect
+from shoal.launch.handshake import Unreachable, connect, read_secret
 from shoal.launch.seats import PURPOSE, Seat, take
 
 HEAD, SECRET, NUM_NODES, NODE = "SHOAL_HEAD", "SHOAL_HEAD_SECRET", "SHOAL_HEAD_NODES", "SHOAL_HEAD_NODE"
+SECRET_FILE = "SHOAL_HEAD_SECRET_FILE"
 """The variables that hold the launcher's host:port, what proves that one belongs to it, how many come, and who this
-is. The secret is in the environment, which nobody else on the host can read, and never on a command line."""
+is. The secret is in the environment, which nobody else on the host can read, or in a file; never on a command line."""
 RANKS = (NODE, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 """Where engines say which of the processes that they started this is."""
 PATIENCE_S = 30.0
@@ -25,8 +26,9 @@ def come(env: Mapping[str, str]) -> int:
     hurry to end what fails, and the launcher sees to that itself."""
     try:
         host, _, port = env[HEAD].rpartition(":")
-        secret, num_nodes, job = env[SECRET].encode(), int(env[NUM_NODES]), env["SHOAL_JOB"]
-        node = int(next(env[name] for name in RANKS if name in env))
+        secret = env[SECRET].encode() if SECRET in env else read_secret(env[SECRET_FILE])
+        num_nodes, job = int(env[NUM_NODES]), env["SHOAL_JOB"]
+        node = int(next(env[name] for name in RANKS if name in env).rpartition("-")[2])  # 3, or agent-3
     except (KeyError, ValueError, StopIteration):
         raise UsageError("`shoal agent --come` is started by the launchers alone") from None
     connection = _connect((host, int(port)), secret)

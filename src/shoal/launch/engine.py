@@ -24,7 +24,7 @@ class Engine:
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         """ShoalError where it cannot be started. Start it from the main thread."""
-        self.name = Path(argv[0]).name
+        self.name = log.stem
         self.log = log
         leash = Leash()
         try:

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from shoal.base.errors import DONE, ShoalError, UsageError
 from shoal.base.run import Run
-from shoal.launch.come import HEAD, NUM_NODES, SECRET
+from shoal.launch.come import HEAD, NUM_NODES, SECRET, SECRET_FILE
 from shoal.launch.engine import Engine
 from shoal.launch.handshake import Door
 from shoal.launch.head import Head
@@ -21,6 +22,7 @@ from shoal.launch.job import Outcome, Plan
 from shoal.launch.line import Line
 from shoal.launch.link import Link
 from shoal.launch.ports import listen
+from shoal.launch.script import write_private
 from shoal.launch.seats import PURPOSE, Seat, Seats
 from shoal.launch.warden import SILENCE
 
@@ -51,11 +53,20 @@ def agent_argv(python: str | None) -> tuple[str, ...]:
 
 
 def summon(
-    plan: Plan, argv: Sequence[str], *, address: str | None = None, env: Mapping[str, str] | None = None
+    plan: Plan,
+    argv: Sequence[str],
+    *,
+    address: str | None = None,
+    env: Mapping[str, str] | None = None,
+    log: str | None = None,
+    wait_s: float = COME_S,
+    secret_file: Path | None = None,
 ) -> Summoned:
     """The job of `plan`, once `argv` has started `shoal agent --come` on each of its hosts, in their order.
 
     `address`: where they reach this host; None: the one on the route to them. `env`: more variables for the engine.
+    `secret_file`: where the secret lies for them meanwhile, on storage that all share; None: in their environment.
+    `log`: what its log is called, if not after the program. `wait_s`: how long they may take to come.
     ShoalError with the engine's own words where it does not.
     """
     job = plan.job if plan.job.id else replace(plan.job, id=secrets.token_hex(8))
@@ -70,19 +81,21 @@ def summon(
         ) from None
     told_env = {
         HEAD: f"{own}:{listening.getsockname()[1]}",
-        SECRET: secret,
+        **({SECRET: secret} if secret_file is None else {SECRET_FILE: str(secret_file)}),
         NUM_NODES: str(len(plan.hosts)),
         "SHOAL_JOB": job.id,
         "SHOAL_RUN": os.path.abspath(job.run),
         SILENCE: f"{job.silence_s:g}",
     }
+    if secret_file:
+        write_private(secret_file, secret)
     door = Door(listening, secret.encode(), PURPOSE)
     with Seats(door, range(len(plan.hosts)), _refusal(plan), lambda line: None) as seats:
         engine = Engine(
-            argv, {**os.environ, **(env or {}), **told_env}, Run(job.run).engine_log(os.path.basename(argv[0]))
+            argv, {**os.environ, **(env or {}), **told_env}, Run(job.run).engine_log(log or os.path.basename(argv[0]))
         )
         try:
-            _wait(seats, plan.hosts, engine)
+            _wait(seats, plan.hosts, engine, wait_s)
             left = {plan.hosts[node].text: connection.detach() for node, connection in seats.begin().items()}
 
             def connect(host: Host, plan: Plan, terminal: int | None) -> Line:
@@ -94,6 +107,9 @@ def summon(
         except BaseException:
             engine.end(hurry=True)
             raise
+        finally:
+            if secret_file:
+                secret_file.unlink(missing_ok=True)
 
 
 class Arrival(Line):
@@ -153,17 +169,17 @@ def _refusal(plan: Plan) -> Callable[[Seat, Collection[int]], str | None]:
     return refuse
 
 
-def _wait(seats: Seats, hosts: Sequence[Host], engine: Engine) -> None:
+def _wait(seats: Seats, hosts: Sequence[Host], engine: Engine, limit_s: float) -> None:
     began, is_told = time.monotonic(), False
     while missing := seats.missing:
         names = ", ".join(hosts[node].text for node in missing[:8]) + (", …" if len(missing) > 8 else "")
         waited_s = time.monotonic() - began
         if engine.has_ended:
             raise ShoalError(f"no agent came from {names}: {engine.verdict()}")
-        if waited_s > COME_S:
+        if waited_s > limit_s:
             said = "\n".join(f"  {line}" for line in engine.said())
             raise ShoalError(
-                f"no agent came from {names} within {COME_S:g} s; {engine.name} says:\n{said or '  nothing'}"
+                f"no agent came from {names} within {limit_s:g} s; {engine.name} says:\n{said or '  nothing'}"
             )
         if waited_s > TOLD_S and not is_told:
             is_told = True
