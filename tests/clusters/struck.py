@@ -17,6 +17,8 @@ from processes import command, environment, everybody, lives, name, parent
 
 TRAINING = ("strategy.deterministic=true", "strategy.threads=1", "length=12ep", "save_every=2ep")
 """A training of digits that is the same everywhere."""
+WORKERS = os.environ.get("SHOAL_TEST_WORKERS", "2")
+"""How many it has on an engine."""
 READY_S, SILENCE_S = 30.0, 3.0
 GONE_S = 5.0
 """What all of a job may take to be gone once its engine knows."""

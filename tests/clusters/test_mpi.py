@@ -13,7 +13,7 @@ from cluster import Hosts
 from command import argv, shoal
 from outcome import what_came
 from processes import children, family, name
-from struck import GONE_S, SILENCE_S, TRAINING, Struck, note, sleeping
+from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, note, sleeping
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -93,7 +93,7 @@ def test_nothing_is_left(
 
 @pytest.mark.slow
 def test_the_bits_of_a_local_training(hosts: Hosts, words: list[str], tmp_path: Path, undisturbed: object) -> None:
-    done = shoal(hosts, "train", "digits", *TRAINING, "-n", "2", *words, "--run", tmp_path / "run")
+    done = shoal(hosts, "train", "digits", *TRAINING, "-n", WORKERS, *words, "--run", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert what_came(tmp_path / "run") == undisturbed
     assert "top-1" in done.stdout

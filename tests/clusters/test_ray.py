@@ -16,7 +16,7 @@ from command import CPU
 from outcome import what_came
 from processes import children, command
 from ray_cluster import RayCluster
-from struck import GONE_S, SILENCE_S, TRAINING, Struck, note, sleeping
+from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, note, sleeping
 
 WORDS = ("--launcher", "ray")
 
@@ -63,7 +63,7 @@ CASES = {
 
 @pytest.mark.slow
 def test_the_bits_of_a_local_training(ray: RayCluster, tmp_path: Path, undisturbed: object) -> None:
-    words = ray.argv("train", "digits", *TRAINING, "-n", "2", *WORDS, "--run", str(tmp_path / "run"))
+    words = ray.argv("train", "digits", *TRAINING, "-n", WORKERS, *WORDS, "--run", str(tmp_path / "run"))
     done = subprocess.run(words, capture_output=True, text=True, timeout=150, env={**os.environ, **CPU})
     assert done.returncode == 0, done.stderr
     assert what_came(tmp_path / "run") == undisturbed

@@ -18,7 +18,7 @@ from jobs import wait_for
 from outcome import what_came
 from processes import command, environment, everybody
 from sge import Sge
-from struck import GONE_S, SILENCE_S, TRAINING, Struck, note, sleeping
+from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, note, sleeping
 
 from shoal.base.run import Run
 
@@ -87,7 +87,7 @@ def test_before_its_time_limit_a_training_saves_and_goes_on_to_the_same_bits(
     sge: Sge, tmp_path: Path, undisturbed: object
 ) -> None:
     run = Run(tmp_path / "a run's $folder")
-    words = ["digits", *TRAINING, "-n", "2", *WORDS, "--run", str(run.folder), "--detach"]
+    words = ["digits", *TRAINING, "-n", WORKERS, *WORDS, "--run", str(run.folder), "--detach"]
     begun = shoal(sge, "train", *words)
     assert begun.returncode == 0 and "submitted as Grid Engine job " in begun.stderr, begun.stderr
     wait_for(run.steps_saved, 60, "nothing was saved")

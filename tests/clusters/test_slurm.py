@@ -18,7 +18,7 @@ from jobs import wait_for
 from outcome import what_came
 from processes import name, parent
 from slurm import Slurm
-from struck import GONE_S, SILENCE_S, TRAINING, Struck, note, sleeping
+from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, note, sleeping
 
 from shoal.base.run import Run
 
@@ -109,7 +109,17 @@ def test_before_its_time_limit_a_training_saves_and_goes_on_to_the_same_bits(
     slurm: Slurm, tmp_path: Path, undisturbed: object
 ) -> None:
     run = Run(tmp_path / "a run's $folder")
-    words = ["digits", *TRAINING, "--launcher", "slurm:nodes=2,time=5", "--run", str(run.folder), "--detach"]
+    words = [
+        "digits",
+        *TRAINING,
+        "-n",
+        WORKERS,
+        "--launcher",
+        "slurm:nodes=2,time=5",
+        "--run",
+        str(run.folder),
+        "--detach",
+    ]
     begun = shoal(slurm, "train", *words)
     assert begun.returncode == 0 and "submitted as Slurm job " in begun.stderr, begun.stderr
     number = begun.stderr.partition("job ")[2].partition(";")[0]

@@ -18,7 +18,7 @@ def again(
     They are a verb and what follows it; `program`: those at their end that are another program's.
     `--env KEY=VALUE` becomes `--env KEY`: the words are written into a script, where values could be read.
     """
-    verb, *rest = words[: len(words) - len(program)]
+    verb, *rest = words[: len(words) - len(program)] or [""]
     folder_option = "--log-dir" if verb == "launch" else "--run"
     kept: list[str] = [verb, folder_option, str(folder.absolute())]
     variables: dict[str, str] = {}
@@ -30,6 +30,9 @@ def again(
         elif option in _FOLDERS:
             if not equals:
                 next(taken, None)
+        elif option == "--resume":  # `never` is looked at once, now: put back into a queue, the job is to go on
+            value = value if equals else next(taken, "")
+            kept += [] if value == "never" else ["--resume", value]
         elif option == "--env":
             key, given, text = (value if equals else next(taken, "")).partition("=")
             if given:

@@ -101,11 +101,14 @@ def launcher_for(
     """
     from shoal.base.errors import UsageError
     from shoal.recipe.check import Fault, fields, part
-    from shoal.recipe.load import short_form
     from shoal.recipe.part import kind
 
     away = any(not host.is_here for host in hosts)
-    called, options = short_form(name or ("ssh" if away else "local"))
+    called, options = name or ("ssh" if away else "local"), {}
+    if ":" in called:
+        from shoal.recipe.load import short_form
+
+        called, options = short_form(called)
     wanted: dict[str, Any] = hands or {"name": called, **options}
     python = None if reach.python == sys.executable else reach.python
     given = {"config": reach.config, "options": reach.options or None, "python": python}

@@ -36,8 +36,7 @@ def command(
     RUN, a run folder: of that run alone, and how its job is in the engine's queue, where it was handed to one.
     Exit 1 when a host could not be asked.
     """
-    if run is not None:
-        _tell_queue(run, as_json)
+    in_queue = run is not None and _tell_queue(run, as_json)
     from shoal.launch.reach import ask
     from shoal.launch.tagged import tagged
 
@@ -61,25 +60,29 @@ def command(
     if as_json:
         for host, process in found:
             click.echo(json.dumps({"host": host, **asdict(process)}))
-    else:
+    elif found or not in_queue:
         click.echo(_table(found) if found else "no process of any job")
     return FAILED if failed else DONE
 
 
-def _tell_queue(run: str, as_json: bool) -> None:
+def _tell_queue(run: str, as_json: bool) -> bool:
+    """Says how the run's job is in an engine's queue; whether there is one."""
     from shoal.base.errors import UsageError, shown_path
     from shoal.base.run import Run
     from shoal.launch.queue import submitted
 
     if not Path(run).is_dir():
         raise UsageError(f"no run folder {shown_path(run)}")
-    if handed := submitted(Run(Path(run))):
-        queue, number = handed
-        state = queue.look(number)
-        if as_json:
-            click.echo(json.dumps({"engine": queue.name, "number": number, **asdict(state)}))
-        else:
-            click.echo(f"{queue.CALLED} job {number}: {state.text}")
+    handed = submitted(Run(Path(run)))
+    if handed is None:
+        return False
+    queue, number = handed
+    state = queue.look(number)
+    if as_json:
+        click.echo(json.dumps({"engine": queue.name, "number": number, **asdict(state)}))
+    else:
+        click.echo(f"{queue.CALLED} job {number}: {state.text}")
+    return True
 
 
 def _read(said: dict[str, Any]) -> Tagged:
