@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 from command import CPU
 from jobs import wait_for
 from processes import command, environment, everybody, lives, name, parent
@@ -20,6 +22,8 @@ TRAINING = ("strategy.deterministic=true", "strategy.threads=1", "length=12ep", 
 WORKERS = os.environ.get("SHOAL_TEST_WORKERS", "2")
 """How many it has on an engine."""
 READY_S, SILENCE_S = 30.0, 3.0
+rest = pytest.mark.skipif(os.environ.get("SHOAL_ENGINES") != "all", reason="one of the longer ones: make engines")
+"""Marks what `make engines` plays beside the rest of the suite."""
 GONE_S = 5.0
 """What all of a job may take to be gone once its engine knows."""
 
@@ -99,3 +103,9 @@ def note(engine: str, program: str, struck: str, seconds: float) -> None:
     if path := os.environ.get("SHOAL_NOTES"):
         with open(path, "a") as file:
             file.write(f"{engine} {program} {struck} {seconds:.2f}\n")
+
+
+def cases(all_of: Iterable[Any], always: Container[Any]) -> list[Any]:
+    """Parameters, of which those that are not `always` played belong to the rest."""
+    marked = [(one if isinstance(one, tuple) else (one,), () if one in always else (rest,)) for one in all_of]
+    return [pytest.param(*one, marks=marks, id="-".join(part.__name__ for part in one)) for one, marks in marked]

@@ -13,7 +13,7 @@ from cluster import Hosts
 from command import argv, shoal
 from outcome import what_came
 from processes import children, family, name
-from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, note, sleeping
+from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, cases, note, rest, sleeping
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -34,7 +34,7 @@ def mpich(hosts: Hosts) -> list[str]:
     return ["--launcher", "mpi:program=mpirun.mpich", *more]
 
 
-@pytest.fixture(params=[open_mpi, mpich])
+@pytest.fixture(params=[open_mpi, pytest.param(mpich, marks=rest)])
 def words(request: pytest.FixtureRequest, hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for key, value in AS_ROOT.items():
         monkeypatch.setenv(key, value)
@@ -77,7 +77,7 @@ CASES = {
 """What is struck: what is said then, and the exit codes that may be."""
 
 
-@pytest.mark.parametrize("strike", CASES, ids=lambda strike: strike.__name__)
+@pytest.mark.parametrize("strike", cases(CASES, {worker, mpirun}))
 def test_nothing_is_left(
     hosts: Hosts, words: list[str], tmp_path: Path, strike: Callable[[Struck, Hosts], None]
 ) -> None:

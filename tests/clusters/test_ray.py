@@ -16,9 +16,9 @@ from command import CPU
 from outcome import what_came
 from processes import children, command
 from ray_cluster import RayCluster
-from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, note, sleeping
+from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, cases, note, sleeping
 
-WORDS = ("--launcher", "ray")
+WORDS = ("--launcher", "ray:nodes=2")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_the_bits_of_a_local_training(ray: RayCluster, tmp_path: Path, undisturb
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strike", CASES, ids=lambda strike: strike.__name__)
+@pytest.mark.parametrize("strike", cases(CASES, {worker}))
 def test_nothing_is_left(ray: RayCluster, tmp_path: Path, strike: Callable[[Struck, RayCluster], None]) -> None:
     with sleeping(ray.argv, tmp_path, *WORDS) as job:
         strike(job, ray)

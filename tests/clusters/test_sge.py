@@ -18,7 +18,7 @@ from jobs import wait_for
 from outcome import what_came
 from processes import command, environment, everybody
 from sge import Sge
-from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, note, sleeping
+from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, cases, note, rest, sleeping
 
 from shoal.base.run import Run
 
@@ -72,7 +72,7 @@ CASES = {
 """What is struck: what is said then, and the exit codes that may be."""
 
 
-@pytest.mark.parametrize("strike", CASES, ids=lambda strike: strike.__name__)
+@pytest.mark.parametrize("strike", cases(CASES, {worker}))
 def test_nothing_is_left(sge: Sge, tmp_path: Path, strike: Callable[[Struck, Sge], None]) -> None:
     with sleeping(lambda *job: sge.argv(*sge.shoal(*job)), tmp_path, *WORDS) as job:
         strike(job, sge)
@@ -82,6 +82,7 @@ def test_nothing_is_left(sge: Sge, tmp_path: Path, strike: Callable[[Struck, Sge
         note("sge", "submitted", strike.__name__, seconds)
 
 
+@rest
 @pytest.mark.slow
 def test_before_its_time_limit_a_training_saves_and_goes_on_to_the_same_bits(
     sge: Sge, tmp_path: Path, undisturbed: object
@@ -103,6 +104,7 @@ def test_before_its_time_limit_a_training_saves_and_goes_on_to_the_same_bits(
     assert what_came(run.folder) == undisturbed
 
 
+@rest
 def test_a_job_that_was_left_alone_is_found_and_stopped(sge: Sge, tmp_path: Path) -> None:
     with sleeping(lambda *job: sge.argv(*sge.shoal(*job)), tmp_path, *WORDS, "--detach", waits=False) as job:
         assert job.end() == 0

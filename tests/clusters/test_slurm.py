@@ -18,7 +18,7 @@ from jobs import wait_for
 from outcome import what_came
 from processes import name, parent
 from slurm import Slurm
-from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, note, sleeping
+from struck import GONE_S, SILENCE_S, TRAINING, WORKERS, Struck, cases, note, rest, sleeping
 
 from shoal.base.run import Run
 
@@ -88,7 +88,7 @@ CASES = {
 """Where a job runs and what is struck: what is said then, and the exit code."""
 
 
-@pytest.mark.parametrize(("where", "strike"), CASES, ids=lambda part: part.__name__)
+@pytest.mark.parametrize(("where", "strike"), cases(CASES, {(allocated, worker), (submitted, scancel)}))
 def test_nothing_is_left(
     slurm: Slurm,
     tmp_path: Path,
@@ -166,6 +166,7 @@ def test_what_slurm_refuses_is_told_in_its_own_words(slurm: Slurm, tmp_path: Pat
     assert done.returncode == 2 and "9 workers for 2 slots" in done.stderr, done.stderr
 
 
+@rest
 def test_a_job_that_waits_is_told_of_and_ctrl_c_cancels_it(slurm: Slurm, tmp_path: Path) -> None:
     words = slurm.shoal("launch", "--launcher", "slurm:nodes=9", "--log-dir", str(tmp_path / "run"), "--", "true")
     with open(tmp_path / "said", "w") as file:
