@@ -6,7 +6,7 @@ PAIR := -n 2 --dist worksteal
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help train test quick lint bench soak chaos clean
+.PHONY: help train test quick lint bench soak chaos engines clean
 
 help:
 	@echo "make train   set up .venv, train the built-in digits on 2 workers, show the result"
@@ -15,6 +15,7 @@ help:
 	@echo "make soak    SOAK=20min of training on servers while workers and servers are killed at random"
 	@echo "make bench   the figures of docs/measured.md, measured here"
 	@echo "make chaos   kill, stop and cut everything a job has, 120 times (root, Linux; some twenty minutes)"
+	@echo "make engines all that is tested on real MPI, Slurm, Grid Engine and Ray (root, Linux; some ten minutes)"
 
 train: $(READY)
 	@$(BIN)/shoal train digits -n 2
@@ -33,6 +34,10 @@ bench: $(READY)
 
 chaos: $(READY)
 	@$(BIN)/python tests/clusters/chaos.py --cases 120
+
+engines: $(READY)
+	@SHOAL_ENGINES=all SHOAL_TEST_WORKERS=4 SHOAL_NOTES=engines.txt $(BIN)/python -m pytest -rs tests/clusters/test_mpi.py \
+	  tests/clusters/test_slurm.py tests/clusters/test_sge.py tests/clusters/test_ray.py
 
 soak: $(READY)
 	@SHOAL_SOAK=$(SOAK) $(BIN)/python -m pytest tests/kvstore/test_soak.py

@@ -14,7 +14,12 @@ from shoal.launch.job import Job, Plan, Role
 from shoal.launch.launcher import Launcher
 from shoal.recipe.part import kinds
 
-EXAMPLES: dict[str, dict[str, Any]] = {"hands": {"rendezvous": "127.0.0.1:5", "num_nodes": 2}}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "hands": {"rendezvous": "127.0.0.1:5", "num_nodes": 2},
+    "kubernetes": {"image": "registry/shoal:1"},
+    "sge": {"pe": "mpi"},
+    "yarn": {"url": "http://rm:8088", "python": "/usr/bin/python3"},
+}
 """Options that a launcher needs beside its defaults."""
 HOSTS = {"ssh": (Host("node1", slots=2), Host("node2", user="u", port=2222))}
 """Where a launcher starts; none: it decides itself."""
@@ -30,7 +35,8 @@ def job(launcher: Launcher, run: Path, workers: int = 3, servers: int = 1, **mor
     if servers:
         roles += [Role("server", servers, ("python", "serve.py")), Role("scheduler", 1, ("python", "serve.py"))]
     hosts = HOSTS.get(launcher.name, ())
-    return Job(tuple(roles), run, hosts=hosts, id="0123456789abcdef", env={"TOKEN": "hunter2"}, **more)
+    words = ("launch", "--log-dir", "/run", "--", "python", "train.py", "a b")
+    return Job(tuple(roles), run, hosts=hosts, words=words, id="0123456789abcdef", env={"TOKEN": "hunter2"}, **more)
 
 
 def plan(launcher: Launcher, run: Path, **more: Any) -> Plan:

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from shoal.base.errors import ShoalError, UsageError
-from shoal.launch.hands import PURPOSE, Seat, digest, gather, parse_rendezvous
+from shoal.launch.hands import digest, gather, parse_rendezvous
 from shoal.launch.handshake import connect
+from shoal.launch.seats import PURPOSE, Seat
 from shoal.launch.tagged import tagged
 
 SECRET = secrets.token_hex(16).encode()

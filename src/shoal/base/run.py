@@ -91,6 +91,15 @@ class Run:
         """What the supervisor on a host said of its own failure."""
         return self.folder / "logs" / f"agent-{re.sub(r'[^A-Za-z0-9.-]', '-', host)}.log"
 
+    @property
+    def submitted(self) -> Path:
+        """Which engine it was handed to, and the job's number there: {"launcher": {…}, "number": "12"}."""
+        return self.folder / "submitted.json"
+
+    def engine_log(self, program: str) -> Path:
+        """What a program of a cluster's engine said, such as mpirun."""
+        return self.folder / "logs" / f"{program}.log"
+
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
 

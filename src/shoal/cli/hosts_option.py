@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,29 +55,72 @@ def chosen_hosts(hosts: str | None, hostfile: str | None, ips: str | None) -> tu
 
 
 def reach_of(python: str | None, ssh_config: str | None, ssh_option: tuple[str, ...]) -> Reach:
-    import sys
-
     from shoal.launch.reach import Reach
 
     return Reach(ssh_config, ssh_option, python=python or sys.executable)
 
 
-def launcher_for(
-    name: str | None, hosts: tuple[Host, ...], reach: Reach, hands: dict[str, Any] | None = None
-) -> Launcher:
-    """The launcher asked for, else the one that reaches these hosts; UsageError where it cannot be used here."""
+def launcher_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--launcher, --launcher-arg."""
+    for option in reversed(
+        [
+            click.option("--launcher", metavar="NAME[:KEY=VALUE,…]",
+                         help="Where it runs (`shoal list launchers`). [default: local for this host, else ssh]"),
+            click.option("--launcher-arg", multiple=True, metavar="WORD",
+                         help="A further word for mpirun, sbatch, qsub …; --launcher-arg=--WORD where it has dashes."),
+        ]
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def detach_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--detach, --wait."""
+    told = "Handed to an engine's queue: leave the job alone, or follow it (Ctrl-C cancels it). [default: --wait]"
+    return click.option("--detach/--wait", default=False, help=told)(command)
+
+
+def check_detach(detach: bool, starter: Launcher) -> None:
     from shoal.base.errors import UsageError
-    from shoal.recipe.check import Fault, part
+
+    if detach and not starter.submits:
+        raise UsageError(f"--detach: launcher {starter.name} has no queue here that would keep the job; leave it out")
+
+
+def launcher_for(
+    name: str | None,
+    hosts: tuple[Host, ...],
+    reach: Reach,
+    hands: dict[str, Any] | None = None,
+    args: tuple[str, ...] = (),
+    dry_run: bool = False,
+) -> Launcher:
+    """The launcher asked for, else the one that reaches these hosts; UsageError where it cannot be used here.
+
+    `dry_run`: it is only to plan, which needs no engine.
+    """
+    from shoal.base.errors import UsageError
+    from shoal.recipe.check import Fault, fields, part
+    from shoal.recipe.part import kind
 
     away = any(not host.is_here for host in hosts)
-    wanted: dict[str, Any] = hands or {"name": name or ("ssh" if away else "local")}
-    if wanted["name"] == "ssh":
-        wanted |= {"config": reach.config, "options": reach.options, "python": reach.python}
+    called, options = name or ("ssh" if away else "local"), {}
+    if ":" in called:
+        from shoal.recipe.load import short_form
+
+        called, options = short_form(called)
+    wanted: dict[str, Any] = hands or {"name": called, **options}
+    python = None if reach.python == sys.executable else reach.python
+    given = {"config": reach.config, "options": reach.options or None, "python": python}
+    if args:
+        wanted["args"] = list(args)
+    known = fields(chosen) if (chosen := kind("launchers", wanted["name"])) else {}
+    wanted = {key: value for key, value in given.items() if key in known and value is not None} | wanted
     faults: list[Fault] = []
     starter: Any = part("launchers", wanted, ("--launcher",), faults)
     if faults:
-        raise UsageError(f"--launcher: {faults[0].text}")
-    unfit = starter.fits()
+        raise UsageError("\n".join(f"{'.'.join(fault.at)}: {fault.text}" for fault in faults))
+    unfit = None if dry_run else starter.fits()
     if unfit:
         raise UsageError(f"--launcher {starter.name}: {unfit}")
     return starter
@@ -120,10 +164,9 @@ def by_hand(
 
 def come(hands: dict[str, Any], node_rank: int) -> int:
     """Be node K of a job that node 0 leads; its exit code is the job's."""
-    import sys
-
-    from shoal.launch.hands import Seat, join, parse_rendezvous
+    from shoal.launch.hands import join, parse_rendezvous
     from shoal.launch.handshake import read_secret
+    from shoal.launch.seats import Seat
 
     seat = Seat(node_rank, hands["num_nodes"], hands["command"])
     secret = read_secret(hands["secret_file"])

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.base.errors import DONE, UsageError
-from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
+from shoal.cli.hosts_option import (
+    by_hand,
+    check_detach,
+    come,
+    detach_option,
+    hand_options,
+    host_options,
+    launcher_for,
+    launcher_option,
+    reach_of,
+)
 from shoal.cli.seconds import Seconds
 
 if TYPE_CHECKING:
@@ -30,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
               help="Parameter servers of MXNet or Paddle (and MXNet's scheduler): the same command.")  # fmt: skip
 @host_options
 @click.option("--nproc-per-node", type=click.IntRange(min=1), metavar="K", help="Workers that a host takes.")
-@click.option("--launcher", help="How hosts are reached. [default: local for this host alone, else ssh]")
+@launcher_option
 @click.option("--env", multiple=True, metavar="KEY[=VALUE]", help="A variable for all; without =VALUE: as it is here.")
 @click.option(
     "--log-dir", type=click.Path(path_type=Path), help="Where logs/ROLE-RANK.log go. [default: runs/COMMAND-TIME]"
@@ -46,6 +56,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 @click.option("--grace", type=Seconds(0), default="60s", show_default=True, metavar="TIME",
               help="Told to stop, processes have so long before they are killed.")  # fmt: skip
 @hand_options
+@detach_option
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 def command(
     argv: tuple[str, ...],
@@ -59,6 +70,7 @@ def command(
     ssh_option: tuple[str, ...],
     nproc_per_node: int | None,
     launcher: str | None,
+    launcher_arg: tuple[str, ...],
     env: tuple[str, ...],
     log_dir: Path | None,
     sync_dst_dir: Path | None,
@@ -71,6 +83,7 @@ def command(
     num_nodes: int | None,
     rendezvous: str | None,
     secret_file: str | None,
+    detach: bool,
     dry_run: bool,
 ) -> int:
     """Start COMMAND once per worker, each with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR … of torchrun and PADDLE_…;
@@ -81,6 +94,7 @@ def command(
     shoal launch -n 4 -s 2 -H node1,node2 -- python train_cifar10.py --kv-store dist_sync
     """
     from shoal.base.run import Run
+    from shoal.cli.again import again
     from shoal.cli.train import _ports
     from shoal.launch.hosts import choose_hosts, hostfile_among
     from shoal.launch.job import Job, Role
@@ -90,6 +104,8 @@ def command(
     if hands and node_rank and not dry_run:
         return come(hands, node_rank)
     chosen = () if hands else choose_hosts(hosts, hostfile, ips, os.environ)
+    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands, launcher_arg, dry_run)
+    chosen = chosen or starter.hosts()
     count = workers or (hands["num_nodes"] * (nproc_per_node or 1) if hands else None)
     count = count or room(chosen, nproc_per_node) or max(1, len(chosen))
     roles = [Role("worker", count, argv)]
@@ -98,6 +114,7 @@ def command(
     given = variables(env)
 
     def job(run: Run) -> Job:
+        words, named = again(sys.argv[1:], run.folder, os.environ, argv)
         return Job(
             tuple(roles),
             run.folder,
@@ -113,10 +130,13 @@ def command(
             grace_s=grace,
             hang_s=None,  # a program that is not ours tells no progress
             max_restarts=max_restarts,
+            words=words,
+            given=named,
+            detach=detach,
             worlds="all",
         )
 
-    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands)
+    check_detach(detach, starter)
     plan = starter.plan(job(Run(log_dir) if log_dir else Run.named_after(_called(argv))))
     if dry_run:
         click.echo(plan.text(), nl=False)
@@ -125,6 +145,8 @@ def command(
     try:
         plan = starter.plan(job(run))
         run.plan.write_text(plan.text())
+        if starter.submits:
+            lock.close()  # it is the job's that is submitted
         outcome = starter.start(plan).wait()
         for line in outcome.lines:
             print(line, file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
 
 @click.command("ps", short_help="List the processes of jobs, here and on other hosts.")
+@click.argument("run", required=False)
 @host_options
 @click.option("--json", "as_json", is_flag=True, help="A JSON line for each process.")
 def command(
+    run: str | None,
     hosts: str | None,
     hostfile: str | None,
     ips: str | None,
@@ -30,8 +33,10 @@ def command(
 ) -> int:
     """List your processes that belong to a job of Shoal, whether its launcher is alive or not.
 
+    RUN, a run folder: of that run alone, and how its job is in the engine's queue, where it was handed to one.
     Exit 1 when a host could not be asked.
     """
+    in_queue = run is not None and _tell_queue(run, as_json)
     from shoal.launch.reach import ask
     from shoal.launch.tagged import tagged
 
@@ -48,12 +53,36 @@ def command(
                 print(f"shoal: {reach.reason(answer.host, answer.code, answer.stderr)}", file=sys.stderr)
     else:
         found = [("localhost", process) for process in tagged()]
+    if run is not None:
+        from shoal.launch.stopping import is_of
+
+        found = [(host, process) for host, process in found if is_of(process, run)]
     if as_json:
         for host, process in found:
             click.echo(json.dumps({"host": host, **asdict(process)}))
-    else:
+    elif found or not in_queue:
         click.echo(_table(found) if found else "no process of any job")
     return FAILED if failed else DONE
+
+
+def _tell_queue(run: str, as_json: bool) -> bool:
+    """Says how the run's job is in an engine's queue; whether there is one."""
+    from shoal.base.errors import UsageError, shown_path
+    from shoal.base.run import Run
+    from shoal.launch.queue import submitted
+
+    if not Path(run).is_dir():
+        raise UsageError(f"no run folder {shown_path(run)}")
+    handed = submitted(Run(Path(run)))
+    if handed is None:
+        return False
+    queue, number = handed
+    state = queue.look(number)
+    if as_json:
+        click.echo(json.dumps({"engine": queue.name, "number": number, **asdict(state)}))
+    else:
+        click.echo(f"{queue.CALLED} job {number}: {state.text}")
+    return True
 
 
 def _read(said: dict[str, Any]) -> Tagged:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,13 +45,17 @@ def command(
 ) -> int:
     """Stop the job of RUN, a run folder or a job's id as `shoal ps` shows it.
 
-    Its launcher is asked to stop it, or, where that is gone, its workers; they save their state. What is left after the
-    grace is killed. Exit 1 when a host could not be asked or a process hangs in the kernel.
+    A job in an engine's queue is cancelled there. Any other one's launcher is asked to stop it, or, where that is gone,
+    its workers; they save their state. What is left after the grace is killed. Exit 1 when a host could not be asked or
+    a process hangs in the kernel.
     """
     if (run is None) != all_mine:
         raise UsageError("say what to stop: either RUN (a run folder, or a job's id from `shoal ps`) or --all-mine")
     if run is not None and not _JOB.fullmatch(run):
         run = str(Path(run).absolute())
+        if cancelled := _cancel(Path(run), grace):
+            click.echo(cancelled)
+            return DONE
     asked = chosen_hosts(hosts, hostfile, ips)
     found, failures = _stop(asked, run, grace, reach_of(python, ssh_config, ssh_option))
     if not found and not failures and run is not None and not _JOB.fullmatch(run) and not Path(run).is_dir():
@@ -62,6 +67,25 @@ def command(
     for failure in failures:
         print(f"shoal: {failure}", file=sys.stderr)
     return FAILED if failures or any(stopped.survivors for _, stopped in found) else DONE
+
+
+def _cancel(folder: Path, grace: float) -> str:
+    """What became of the run's job in an engine's queue; empty where there is none, or it has ended."""
+    from shoal.base.run import Run
+    from shoal.launch.queue import submitted
+
+    handed = submitted(Run(folder))
+    if handed is None or handed[0].look(handed[1]).code is not None:
+        return ""
+    queue, number = handed
+    queue.cancel(number)
+    limit = time.monotonic() + max(1.0, grace)
+    while (state := queue.look(number)).code is None and time.monotonic() < limit:
+        time.sleep(0.5)
+    ended = (
+        "has ended" if state.code is not None else f"is told to, and has time until the engine ends it ({state.text})"
+    )
+    return f"{queue.CALLED} job {number}: cancelled; it {ended}"
 
 
 def _stop(asked: tuple[Host, ...], run: str | None, grace: float, reach) -> tuple[list[tuple[str, Stopped]], list[str]]:

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from shoal.base.errors import DONE, INTERRUPTED, REQUEUE, UsageError, did_you_mean, first_line
-from shoal.cli.hosts_option import by_hand, come, hand_options, host_options, launcher_for, reach_of
+from shoal.cli.hosts_option import (
+    by_hand,
+    check_detach,
+    come,
+    detach_option,
+    hand_options,
+    host_options,
+    launcher_for,
+    launcher_option,
+    reach_of,
+)
 from shoal.cli.seconds import Seconds
 
 if TYPE_CHECKING:
@@ -63,7 +73,7 @@ class Workers(click.ParamType):
 @click.option("--allow", multiple=True, metavar="KEY", help="A recipe key that may differ from the resumed run's.")
 @click.option("--seed", type=click.IntRange(min=0), help="The same as seed=N.")
 @click.option("--kv-store", metavar="TYPE", help="MXNet's name for a strategy: local, device, dist_sync, dist_async …")
-@click.option("--launcher", help="How hosts are reached. [default: local for this host alone, else ssh]")
+@launcher_option
 @click.option("--env", multiple=True, metavar="KEY[=VALUE]", help="A variable for all; without =VALUE: as it is here.")
 @click.option("--sync-dst-dir", type=click.Path(path_type=Path), metavar="DIR",
               help="Copy the working directory there on the other hosts first, and start in it.")  # fmt: skip
@@ -78,6 +88,7 @@ class Workers(click.ParamType):
 @hand_options
 @click.option("--devices", metavar="0,1", help="CUDA devices to use here.")
 @click.option("--ports", metavar="A-B", help="Ports that Shoal may listen on. [default: any free one]")
+@detach_option
 @click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 def command(
     recipe: str,
@@ -97,6 +108,7 @@ def command(
     seed: int | None,
     kv_store: str | None,
     launcher: str | None,
+    launcher_arg: tuple[str, ...],
     env: tuple[str, ...],
     sync_dst_dir: Path | None,
     max_restarts: int | None,
@@ -109,6 +121,7 @@ def command(
     secret_file: str | None,
     devices: str | None,
     ports: str | None,
+    detach: bool,
     dry_run: bool,
 ) -> int:
     """Train RECIPE: a built-in recipe's name or a path to a .yaml file, with keys changed as in optim.lr=0.1.
@@ -143,6 +156,11 @@ def command(
             f"this is already a worker of {world.launcher} ({world.num_ranks} in all); leave out -n, -H and --launcher"
         )
     chosen, source = ((), None) if world or hands else _hosts(hosts, hostfile, ips)
+    starter = None
+    if world is None:
+        starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands, launcher_arg, dry_run)
+        check_detach(detach, starter)
+        chosen = chosen or starter.hosts()
     if world:
         least = count = world.num_ranks
     else:
@@ -157,21 +175,27 @@ def command(
             "between nodes that were started by hand; use -H HOSTS, or start `shoal server` yourself and the workers "
             "with torchrun, mpirun or srun (docs/kvstore.md)"
         )
+    if held and starter and not starter.SERVES and not hands:
+        raise UsageError(
+            f"--launcher {starter.name} starts no parameter servers: what makes them trust their workers would travel "
+            "unencrypted between its hosts"
+        )
     if least < count:
         _check_elastic(loaded, least, count, held)
     if world is None or world.rank == 0:
         for note in loaded.notes:
             print(f"note: {note}", file=sys.stderr)
-    if world is not None:
+    if world is not None or starter is None:
         _join(loaded, Run(folder) if folder else Run.named_after(loaded.name), world, resume, allow)
+    from shoal.cli.again import again
     from shoal.cli.launch import variables
     from shoal.launch.job import REPORT_S, SERVED_REPORT_S, Job
 
-    starter = launcher_for(launcher, chosen, reach_of(python, ssh_config, ssh_option), hands)
     restarts = max_restarts if max_restarts is not None else 3 if least < count else 0
-    plain = not hands and all(host.is_here for host in chosen)
+    plain = not hands and starter.IS_HERE and all(host.is_here for host in chosen)
     while True:
         run = Run(folder) if folder else Run.named_after(loaded.name)
+        words, named = again(sys.argv[1:], run.folder, os.environ)
         job = Job(
             _with_commands(roles, loaded, run, resume, plain, python or sys.executable),
             run.folder,
@@ -189,6 +213,9 @@ def command(
             grace_s=grace,
             max_restarts=restarts,
             min_workers=least if least < count else None,
+            words=words,
+            given=named,
+            detach=detach,
         )
         plan = starter.plan(job)
         if dry_run:
@@ -205,13 +232,18 @@ def command(
         if count == 1 and launcher is None and plain and not restarts and not held:
             code = _alone(loaded, run, resume)
         else:
+            if starter.submits:
+                lock.close()  # it is the job's that is submitted
             outcome = starter.start(plan).wait()
             code = outcome.exit_code
             for line in outcome.lines:
                 print(line, file=sys.stderr)
-        again = _again(workers, hosts, hostfile, ips) if workers or chosen else []
-        again += ["-s", str(servers)] if servers else []
-        return _finish(run, code, [recipe, *overrides, *again])
+        if starter.submits:
+            return code  # the job itself has said what it came to
+        more = _again(workers, hosts, hostfile, ips) if workers or chosen else []
+        more += ["-s", str(servers)] if servers else []
+        more += ["--launcher", launcher] if launcher else []
+        return _finish(run, code, [recipe, *overrides, *more])
     finally:
         lock.close()
 

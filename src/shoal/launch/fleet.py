@@ -246,7 +246,8 @@ class Fleet:
         if self.is_over or node.is_quiet:
             return f"{node.name} has ended"
         if node.is_here:
-            return f"the connection to {node.name} broke" if not node.line.is_local else "the agent was killed"
+            broke = f"the connection to {node.name} broke{node.line.last_words()}"
+            return broke if not node.line.is_local else "the agent was killed"
         return node.line.why() or f"{node.name}: closed the connection at once"
 
     def lose(self, node: Node, why: str) -> None:

@@ -1,44 +1,28 @@
-"""Hands: people start the agents themselves, with the same command on every node; all come to node 0, which leads.
-
-A connection begins with the handshake of `handshake.py`. Then the node says in one line which it is, and waits; when
-all have come, node 0 says `ok`, and the connection is the link of that node's agent.
-"""
+"""Hands: people start the agents themselves, with the same command on every node; all come to node 0, which leads."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Sequence
 
 from shoal.base.errors import FAILED, ShoalError, UsageError
-from shoal.launch.handshake import Door, Unreachable, connect
+from shoal.launch.handshake import Door, NoSuchHost, Unreachable, connect
 from shoal.launch.leash import Leash
+from shoal.launch.seats import PURPOSE, Seat, Seats, nodes, take
 
-PURPOSE = "node"
 WAIT_S = 600.0
 """How long to wait for people on the other nodes."""
 _RETRY_S = 0.5
-_LONGEST = 4096
-_SAY_S = 5.0
-"""How long a node may take to say which it is."""
-
-
-@dataclass(frozen=True)
-class Seat:
-    """What a node says of itself; all nodes must have been told the same job."""
-
-    node: int
-    num_nodes: int
-    command: str
-    """`digest` of the command line."""
+_NAMES_S = 60
+"""How long a pod waits for its own name to be known."""
 
 
 def digest(words: Sequence[str]) -> str:
@@ -60,33 +44,17 @@ def gather(
     """Node 0: the connections of all other nodes, once all have come. ShoalError names those that did not."""
     where = f"{rendezvous[0]}:{rendezvous[1]}"
     door = Door(_listen(rendezvous), secret, PURPOSE)
-    seated: dict[int, socket.socket] = {}
-    try:
+    with Seats(door, range(1, own.num_nodes), lambda seat, seated: _refusal(seat, own, seated), show) as seats:
         limit = time.monotonic() + wait_s
-        show(f"waiting at {where} for {_nodes(range(1, own.num_nodes))}")
-        while missing := [node for node in range(1, own.num_nodes) if node not in seated]:
+        show(f"waiting at {where} for {nodes(range(1, own.num_nodes))}")
+        while missing := seats.missing:
             if time.monotonic() >= limit:
                 raise ShoalError(
-                    f"{_nodes(missing)} of {own.num_nodes} did not come to {where} within {wait_s:g} s; "
+                    f"{nodes(missing)} of {own.num_nodes} did not come to {where} within {wait_s:g} s; "
                     f"start the same command there with --node-rank {missing[0]}"
                 )
-            _unseat(seated, show)
-            if came := door.accept(min(1.0, wait_s)):
-                connection, address = came
-                node = _seat(connection, own, seated, show)
-                if node is not None:
-                    seated[node] = connection
-                    show(f"node {node} has come from {address[0]}")
-        for connection in seated.values():
-            _say(connection, {"ok": True})
-            connection.settimeout(None)
-        return seated
-    except BaseException:
-        for connection in seated.values():
-            connection.close()
-        raise
-    finally:
-        door.close()
+            seats.turn(min(1.0, wait_s))
+        return seats.begin()
 
 
 def join(
@@ -95,13 +63,7 @@ def join(
     """Another node: comes to node 0 and is an agent of its job until that ends; the exit code, which is the job's."""
     connection = _connect(rendezvous, secret, show, wait_s)
     with connection:
-        _keep_alive(connection)
-        _say(connection, asdict(seat))
-        answer = _hear(connection, None)
-        if answer is None:
-            raise ShoalError("node 0 went away before the start; its own output says why")
-        if "refused" in answer:
-            raise UsageError(f"node 0: {answer['refused']}")
+        take(connection, seat, "node 0")
         show(f"node {seat.node}: all nodes have come; node 0 tells how it goes")
         return _agent(connection)
 
@@ -113,7 +75,9 @@ def _connect(rendezvous: tuple[str, int], secret: bytes, show: Callable[[str], N
     while True:
         try:
             return connect(rendezvous, secret, PURPOSE)
-        except Unreachable as error:
+        except (Unreachable, NoSuchHost) as error:
+            if isinstance(error, NoSuchHost) and not _names_come_late():
+                raise
             if time.monotonic() >= limit:
                 raise ShoalError(f"node 0 at {error}; start it there with --node-rank 0") from None
             if not is_told:
@@ -150,9 +114,19 @@ def _agent(connection: socket.socket) -> int:
     return code if code >= 0 else FAILED
 
 
+def _names_come_late() -> bool:
+    """Whether this is a pod: its name, and the others', are known some seconds after it has begun."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ
+
+
 def _listen(rendezvous: tuple[str, int]) -> socket.socket:
     host, port = rendezvous
     try:
+        for _ in range(_NAMES_S if _names_come_late() else 0):
+            with contextlib.suppress(socket.gaierror):
+                socket.getaddrinfo(host, port)
+                break
+            time.sleep(1)
         family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if _is_loopback(str(place[0])) and host != "localhost" and not _is_loopback(host):
             raise UsageError(
@@ -171,80 +145,13 @@ def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def _seat(
-    connection: socket.socket, own: Seat, seated: dict[int, socket.socket], show: Callable[[str], None]
-) -> int | None:
-    """Which node it is; None where it cannot be one of this job, which it is told."""
-    said = _hear(connection, _SAY_S)
-    try:
-        seat = Seat(int(said["node"]), int(said["num_nodes"]), str(said["command"])) if said else None
-    except (KeyError, TypeError, ValueError):
-        seat = None
-    if seat is None:
-        connection.close()
-        return None
-    refused = None
+def _refusal(seat: Seat, own: Seat, seated: Collection[int]) -> str | None:
     if seat.num_nodes != own.num_nodes:
-        refused = f"--num-nodes is {own.num_nodes} here and {seat.num_nodes} on node {seat.node}"
-    elif not 0 < seat.node < own.num_nodes:
-        refused = f"--node-rank {seat.node}: expected 1 to {own.num_nodes - 1}"
-    elif seat.node in seated:
-        refused = f"--node-rank {seat.node} has come already; every node has a number of its own"
-    elif seat.command != own.command:
-        refused = f"node {seat.node} was started with another command; every node needs the same"
-    if refused is None:
-        _keep_alive(connection)
-        return seat.node
-    show(f"refused: {refused}")
-    _say(connection, {"refused": refused})
-    connection.close()
+        return f"--num-nodes is {own.num_nodes} here and {seat.num_nodes} on node {seat.node}"
+    if not 0 < seat.node < own.num_nodes:
+        return f"--node-rank {seat.node}: expected 1 to {own.num_nodes - 1}"
+    if seat.node in seated:
+        return f"--node-rank {seat.node} has come already; every node has a number of its own"
+    if seat.command != own.command:
+        return f"node {seat.node} was started with another command; every node needs the same"
     return None
-
-
-def _unseat(seated: dict[int, socket.socket], show: Callable[[str], None]) -> None:
-    """Frees the seats of nodes that went away again."""
-    if not seated:
-        return
-    with selectors.DefaultSelector() as selector:
-        for node, connection in seated.items():
-            selector.register(connection, selectors.EVENT_READ, node)
-        for key, _ in selector.select(0):  # it has nothing to say now: this is its end
-            seated.pop(key.data).close()
-            show(f"node {key.data} went away again")
-
-
-def _say(connection: socket.socket, message: object) -> None:
-    try:
-        connection.settimeout(_SAY_S)
-        connection.sendall(json.dumps(message).encode() + b"\n")
-    except OSError:
-        pass  # it is gone, which shows where it is read from
-
-
-def _hear(connection: socket.socket, limit_s: float | None) -> dict | None:
-    """One line of limited length, and not a byte more: what follows is the link's. None where there is none."""
-    limit = None if limit_s is None else time.monotonic() + limit_s
-    line = b""
-    try:
-        while not line.endswith(b"\n") and len(line) < _LONGEST:
-            connection.settimeout(None if limit is None else max(0.001, limit - time.monotonic()))
-            byte = connection.recv(1)
-            if not byte:
-                return None
-            line += byte
-        said = json.loads(line)
-        return said if isinstance(said, dict) else None
-    except (OSError, ValueError):
-        return None
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """So that the end of a host that falls silent is noticed while nobody has anything to say."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _nodes(nodes: Sequence[int]) -> str:
-    return f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"

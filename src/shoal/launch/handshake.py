@@ -43,6 +43,10 @@ class Unreachable(HandshakeError):
     """Nobody answers there; later, somebody may."""
 
 
+class NoSuchHost(HandshakeError):
+    """Nobody knows the name; where names come up with their hosts, somebody may later."""
+
+
 def read_secret(path: str | Path | None = None, env: Mapping[str, str] = os.environ) -> bytes:
     """The secret from a file that only its owner can read: `path`, else the one that SHOAL_SECRET_FILE names."""
     name = path or env.get(SECRET_FILE)
@@ -81,7 +85,7 @@ def connect(address: tuple[str, int], secret: bytes, purpose: str, *, limit_s: f
     try:
         connection = socket.create_connection(address, timeout=limit_s)
     except socket.gaierror as error:
-        raise HandshakeError(f"{where}: no host of that name ({error.strerror})") from None
+        raise NoSuchHost(f"{where}: no host of that name ({error.strerror})") from None
     except OSError as error:
         raise Unreachable(f"{where}: no connection ({error.strerror or error})") from None
     try:

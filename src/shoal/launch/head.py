@@ -56,6 +56,8 @@ class Head:
         self._signals = Signals()
         self._interrupts = 0
         """SIGINT so far."""
+        self.told: set[int] = set()
+        """Signals that were to be passed on."""
         self._ordered: Outcome | None = None
         """How the job ends, whatever its processes do."""
         self._outcome: Outcome | None = None
@@ -133,6 +135,7 @@ class Head:
     def _pass_on(self, signum: int) -> None:
         """SIGTERM and the like, sent here or to an agent, are for all workers."""
         name = signal.Signals(signum).name
+        self.told.add(signum)
         self._interrupts += signum == signal.SIGINT  # engines repeat SIGTERM; only a person presses Ctrl-C twice
         if self._interrupts > 1:
             self._ordered = self._ordered or Outcome(INTERRUPTED, (f"told to stop a second time ({name})",))

@@ -67,6 +67,12 @@ class Job:
     max_restarts: int = 0
     min_workers: int | None = None
     """A restart may do with so few workers; None: with the same number only."""
+    words: tuple[str, ...] = ()
+    """Behind `shoal`, what starts this job anew: for engines that do so on a host of theirs."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Variables that `words` name without their values."""
+    detach: bool = False
+    """Handed to an engine, it is left alone."""
     worlds: Literal["shoal", "all"] = "shoal"
     """Whose variables processes find: Shoal's, or also those of torchrun, MXNet and Paddle."""
 
@@ -119,7 +125,9 @@ class Plan:
     ports: tuple[tuple[str, int], ...] = ()
     """(NAME, node) of every `{port:NAME}` in the commands, beside the rendezvous."""
     ways: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(host, the command here that reaches its agent)."""
+    """(what for, the command here): those that reach the agents, as `node1 agent`."""
+    files: tuple[tuple[str, str], ...] = ()
+    """(name, text) of what is written for an engine before the start."""
 
     @property
     def serves(self) -> bool:
@@ -130,8 +138,9 @@ class Plan:
         """What --dry-run prints and plan.txt holds. Placeholders stay unfilled: only a start gives them values."""
         ports = f"{self.job.ports.start}-{self.job.ports.stop - 1}" if self.job.ports else "any"
         head = f"launcher: {self.launcher}\nrun: {self.job.run}\nprocesses: {len(self.commands)}\nports: {ports}"
-        ways = [f"{host} agent\n    {shlex.join(argv)}" for host, argv in self.ways]
-        return "\n\n".join([head, *ways, *(command.text() for command in self.commands)]) + "\n"
+        ways = [f"{whose}\n    {shlex.join(argv)}" for whose, argv in self.ways]
+        files = [f"{name}\n" + "\n".join(f"    {line}" for line in text.splitlines()) for name, text in self.files]
+        return "\n\n".join([head, *files, *ways, *(command.text() for command in self.commands)]) + "\n"
 
 
 @dataclass(frozen=True)

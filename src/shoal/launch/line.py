@@ -41,6 +41,10 @@ class Line:
         """Why the line broke or gives no answer, in one line; None where it does not know."""
         return None
 
+    def last_words(self) -> str:
+        """What is known of why it broke after the agent had spoken: the end of a sentence, or nothing."""
+        return ""
+
     def cut(self) -> None:
         """The other end is lost, or does not matter any more."""
         self.link.cut()

@@ -109,6 +109,7 @@ def field_help(options: type) -> dict[str, str]:
         assert isinstance(body, ast.ClassDef)
         for statement, following in zip(body.body, body.body[1:], strict=False):
             is_field = isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+            is_field = is_field and "ClassVar" not in ast.unparse(statement.annotation)  # type: ignore[union-attr]
             if is_field and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
                 found[statement.target.id] = inspect.cleandoc(str(following.value.value))  # type: ignore[union-attr]
     return found

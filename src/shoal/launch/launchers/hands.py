@@ -44,12 +44,13 @@ class Hands(Launcher, frozen=True, kw_only=True):
         return plan
 
     def start(self, plan: Plan) -> Handle:
-        from shoal.launch.hands import Seat, gather, parse_rendezvous
+        from shoal.launch.hands import gather, parse_rendezvous
         from shoal.launch.handshake import read_secret
         from shoal.launch.head import Head
         from shoal.launch.launchers.local import local_line
         from shoal.launch.line import Line
         from shoal.launch.link import Link
+        from shoal.launch.seats import Seat
 
         seat = Seat(0, self.num_nodes, self.command)
         came = gather(parse_rendezvous(self.rendezvous), seat, read_secret(self.secret_file), _show)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shoal.base.errors import UsageError
 from shoal.launch.head import Head
@@ -19,6 +19,7 @@ from shoal.launch.warden import SILENCE
 class Local(Launcher, frozen=True, kw_only=True):
     """All processes on this host, below an agent that ends them when this process ends."""
 
+    IS_HERE: ClassVar[bool] = True
     name: Literal["local"] = "local"
 
     def fits(self) -> str | None:

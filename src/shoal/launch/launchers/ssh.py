@@ -7,7 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shoal.launch.head import Head
 from shoal.launch.hosts import Host
@@ -24,6 +24,7 @@ from shoal.launch.warden import SILENCE
 class Ssh(Launcher, frozen=True, kw_only=True):
     """One ssh connection per host, held as long as the job runs: its loss ends everything there."""
 
+    IS_HERE: ClassVar[bool] = True
     name: Literal["ssh"] = "ssh"
 
     config: str | None = None
@@ -42,7 +43,7 @@ class Ssh(Launcher, frozen=True, kw_only=True):
         plan = plan_of(job, self.name)
         reach = self._reach
         away = [host for host in plan.hosts if not host.is_here]
-        return replace(plan, ways=tuple((host.text, _agent(host, plan, reach)) for host in away))
+        return replace(plan, ways=tuple((f"{host.text} agent", _agent(host, plan, reach)) for host in away))
 
     def start(self, plan: Plan) -> Handle:
         reach = self._reach
