@@ -47,6 +47,17 @@ def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> t
     return a, b, statistics.median(ratios), min(ratios), max(ratios)
 
 
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Of a two-sided 95 % interval, by the number of differences."""
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of paired differences, and the ends of its 95 % interval."""
+    n = len(differences)
+    mean, half = statistics.mean(differences), STUDENT[n] * statistics.stdev(differences) / n**0.5
+    return mean, mean - half, mean + half
+
+
 def verdict(name: str, figure: float, goal: str, met: bool) -> None:
     """Prints one line; a goal that is missed ends the program with 1 at its exit."""
     print(f"{'ok  ' if met else 'MISS'}  {name}: {figure:.3f} (goal {goal})", flush=True)

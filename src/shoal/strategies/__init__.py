@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shoal.step.gang import Gang
     from shoal.step.meters import StepOutput
     from shoal.step.precision import Precision
+    from shoal.step.scaling import Scaler
     from shoal.step.task import Task
 
 
@@ -72,6 +73,8 @@ class Rig(ABC):
     """A strategy set up: model, optimizer and agreement. Three verbs make a step and a validation."""
 
     model: torch.nn.Module
+    scaler: Scaler
+    """The loss scale, and what was skipped for it."""
     asynchronous: ClassVar[bool] = False
     """Workers take shards as they come (`replicated.asynchronous`), instead of every step together."""
     bytes_sent: int = 0
@@ -101,7 +104,8 @@ class Rig(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """`model`, `optimizer` and, with an average, `ema`: free of the number of workers. A collective."""
+        """`model`, `optimizer`, with an average `ema`, with a loss scale `scaler`: free of the number of workers. A
+        collective."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any], *, new_options: bool = False) -> None:

@@ -34,6 +34,8 @@ TAGS = {
         "learning_rate": "lr",
         "speed/images_per_s": "images_per_s",
         "speed/wait_share": "wait_share",
+        "loss_scale": "loss_scale",
+        "skipped_steps": "skipped",
     },
     "val": {"val/loss": "loss", "val/top1": "top1", "val/top5": "top5"},
 }

@@ -18,6 +18,7 @@ from shoal.base.tree import TreeSum, cover
 from shoal.data.batches import Batch
 from shoal.data.order import share
 from shoal.step.gang import Gang, Pending
+from shoal.step.scaling import Scaler
 from shoal.step.stopwatch import EXCHANGE
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.gradients import FlatGradients
@@ -34,6 +35,8 @@ class Exchange(ABC):
 
     def __init__(self, gang: Gang) -> None:
         self.gang = gang
+        self.scaler = Scaler()
+        """Of the rig; `finish` leaves the gradient without it."""
         self.bytes_sent = 0
         self.gradients: list[torch.Tensor] = []
         """Flat tensors that hold the summed gradient after `finish`; parameters' `.grad` are views of them."""
@@ -60,6 +63,11 @@ class Exchange(ABC):
         """2-norm of the whole gradient, after `finish`."""
         flats = self.gradients
         return torch.stack([flat.norm() for flat in flats]).norm() if len(flats) > 1 else flats[0].norm()
+
+    def _unscale(self, gradient: torch.Tensor) -> None:
+        """Takes the loss scale out of a gradient, in place."""
+        if self.scaler.scale != 1:
+            gradient.mul_(1 / self.scaler.scale)
 
     def _sent(self, tensor: torch.Tensor) -> None:
         """Counts a ring all-reduce: 2 (n-1)/n of the tensor leave each worker."""
@@ -98,6 +106,7 @@ class Local(Exchange):
 
     def finish(self, ask: int) -> int:
         assert self._sums is not None, "a step without a batch"
+        self._unscale(self._flat)
         self._buffers.take(self._sums)
         self._sums = None
         return ask
@@ -110,6 +119,7 @@ class Summed(Local):
         if self._sums is None:  # this worker had no images in the step
             self._flat.zero_()
             self._sums = torch.zeros(self._buffers.size, dtype=torch.float64, device=self.gang.device)
+        self._unscale(self._flat)
         side = torch.cat([self._sums, asks_row(ask, self.gang.device)])
         self._sums = None
         for tensor in (side, self._flat):
@@ -154,6 +164,7 @@ class Bucketed(Exchange):
         """DDP's own exchange divides by the number of workers; shards are uneven, so this one adds and no more."""
         buffer = bucket.buffer()
         self.gradients.append(buffer)
+        self._unscale(buffer)
         self._sent(buffer)
         if bucket.is_last():  # from here on the backward pass only waits for the buckets
             self.gang.watch.to(EXCHANGE)
@@ -208,6 +219,7 @@ class Bucketed(Exchange):
         for parameter, grad in held.items():
             if grad is not None:
                 parameter.grad.copy_(grad)  # type: ignore[union-attr]
+        self._unscale(flat.flat)
         self.gang.sum(flat.flat)
         self._sent(flat.flat)
         self.gradients = [flat.flat]
@@ -239,6 +251,7 @@ class Tree(Exchange):
 
     def after_backward(self, batch: Batch) -> None:
         shard = batch.shards[0][0]
+        self._unscale(self._flat)
         for tree, leaf in zip(self._trees, (self._flat.clone(), self._leaf), strict=True):
             tree.put((shard, shard + 1), leaf)
         self._filled = batch.num_shards
