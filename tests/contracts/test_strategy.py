@@ -584,6 +584,30 @@ def test_the_twentieth_skip_in_a_row_stops(gang_pool: GangPool):
     assert "20 steps in a row" in gang_pool.run(never_finite, 1, "single", job)[0]
 
 
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ddp:compress=fp16", "ddp:compress=bf16", "ddp:compress=powersgd,powersgd_after=2",
+        "ddp:compress=2bit,threshold=0.02", "ps:compress=fp16", "ps:compress=2bit,threshold=0.02",
+    ],
+)  # fmt: skip
+def test_compressed_gradients_skip_together_and_train_on(gang_pool: GangPool, name: str, n: int):
+    """Step 3 is poisoned; in step 2 and 5 a short batch may leave a worker without images."""
+    job = replace(UNEVEN, precision="fp32", nonfinite="skip", poison=Poison(3, shard=1), steps=6)
+    for outcome in run(gang_pool, name, n, job):
+        assert [stepped for stepped, _ in outcome.applied] == [True] * 3 + [False] + [True] * 2
+        assert_same(outcome.history[3], outcome.history[2], exactly=True)
+        moved = [outcome.history[step]["model.0.weight"] for step in (2, 4, 5)]
+        assert all(weights.isfinite().all() for weights in moved)
+        assert not torch.equal(moved[0], moved[1]) and not torch.equal(moved[1], moved[2])
+    if "16" in name:
+        torch.testing.assert_close(
+            outcome.numbers["model.0.weight"], by_hand(replace(job, precision="fp64")).numbers["model.0.weight"],
+            rtol=0.05, atol=0.01, check_dtype=False,
+        )  # fmt: skip
+
+
 def test_a_fixed_loss_scale_that_overflows_for_ever_stops_with_advice(gang_pool: GangPool):
     told = gang_pool.run(
         never_finite, 1, "single", replace(FEWER, steps=25, nonfinite="skip", precision="O2", scaled=True)

@@ -75,7 +75,7 @@ class Trainer:
         self._gallery = Gallery(setup.data.val, data)
         self._scored_step = self._saved_step = -1
         self._epoch_began = self._logged_s = self._logged_waited = 0.0
-        self._logged_images = 0
+        self._logged_images = self._logged_bytes = self._logged_step = 0
         self.first_step_at: float | None = None
         self._cpu_began, self._began_step = 0.0, 0
         self._waited_before = 0.0
@@ -91,6 +91,7 @@ class Trainer:
         clock, rig = self.clock, self.rig
         self._cpu_began, self._began_step = time.process_time(), clock.step
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
+        self._logged_bytes, self._logged_step = rig.bytes_sent, clock.step
         if rig.asynchronous:
             from shoal.train.stretches import Stretches
 
@@ -190,10 +191,12 @@ class Trainer:
             images_per_s=(clock.images - self._logged_images) / seconds,
             wait_share=min(waited / seconds, 1.0),
             trained_s=clock.trained_s,
+            bytes_per_step=(rig.bytes_sent - self._logged_bytes) / max(clock.step - self._logged_step, 1),
             **({"loss_scale": rig.scaler.scale, "skipped": rig.scaler.skipped} if rig.scaler.told else {}),
         )
         self._logged_s, self._logged_images = clock.trained_s, clock.images
         self._logged_waited = self.batches.waited_s
+        self._logged_bytes, self._logged_step = rig.bytes_sent, clock.step
         untold = clock.step - self._timed_step
         if not self.rig.asynchronous and (clock.ended or untold >= max(clock.steps / _MOST_TIMES, _FEWEST_STEPS)):
             self.tell_time()

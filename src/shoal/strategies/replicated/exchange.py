@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,6 +21,7 @@ from shoal.step.scaling import Scaler
 from shoal.step.stopwatch import EXCHANGE
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.gradients import FlatGradients
+from shoal.strategies.replicated.hooks import Hook, Whole
 
 _ASKS = 2
 """Values of `ask` other than 0."""
@@ -58,6 +58,9 @@ class Exchange(ABC):
     @abstractmethod
     def finish(self, ask: int) -> int:
         """Ends the step: gradients and buffers are the sums over all workers. Returns the largest ask of any."""
+
+    def skipped(self) -> None:  # noqa: B027  (most exchanges remember nothing)
+        """The sum was not finite, and all workers skip the step."""
 
     def norm(self) -> torch.Tensor:
         """2-norm of the whole gradient, after `finish`."""
@@ -132,9 +135,9 @@ class Summed(Local):
 class Bucketed(Exchange):
     """torch's DistributedDataParallel: buckets travel while the backward pass goes on, buffers and asks beside them."""
 
-    def __init__(self, gang: Gang, *, bucket_mb: float, unused_parameters: bool) -> None:
+    def __init__(self, gang: Gang, *, bucket_mb: float, unused_parameters: bool, hook: Hook | None = None) -> None:
         super().__init__(gang)
-        self._bucket_mb, self._unused = bucket_mb, unused_parameters
+        self._bucket_mb, self._unused, self._hook = bucket_mb, unused_parameters, hook or Whole(gang.num_ranks)
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         self._model, self._buffers = model, buffers
@@ -161,15 +164,18 @@ class Bucketed(Exchange):
         return self._forward
 
     def _sum_bucket(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """DDP's own exchange divides by the number of workers; shards are uneven, so this one adds and no more."""
         buffer = bucket.buffer()
         self.gradients.append(buffer)
         self._unscale(buffer)
-        self._sent(buffer)
+        before = self._hook.bytes_sent
         if bucket.is_last():  # from here on the backward pass only waits for the buckets
             self.gang.watch.to(EXCHANGE)
-        future = dist.all_reduce(buffer, async_op=True).get_future()  # type: ignore[union-attr]
-        return future.then(lambda done: done.value()[0])
+        future = self._hook.sum(bucket)
+        self.bytes_sent += self._hook.bytes_sent - before
+        return future
+
+    def skipped(self) -> None:
+        self._hook.forget()
 
     def before_forward(self, batch: Batch, last: bool) -> None:
         self._shared = last and batch.all_busy

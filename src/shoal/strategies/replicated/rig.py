@@ -137,6 +137,7 @@ class ReplicatedRig(Rig):
         if (reason := self.scaler.exhausted) is not None:
             raise self._error(step, f" ({reason})")
         self.scaler.overflowed()
+        self._exchange.skipped()
         self._batches.clear()
         return Applied(False, asked)
 
