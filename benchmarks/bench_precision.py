@@ -1,7 +1,7 @@
 """Accuracy of half precisions against fp32, by paired seeds on one worker.
 
 bench_precision.py                                   O1, O2 and bf16 on the digits; a CPU has no fast float16 (a step of
-                                                     O1 takes some 80 times fp32's), so 4 epochs
+                                                     O1 takes some 80 times fp32's): half an hour
 bench_precision.py cifar10-proof data.path=FOLDER    where there is a GPU
 """
 
@@ -25,8 +25,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     what = [options.recipe, *options.overrides]
-    if options.recipe == "digits" and not any(word.startswith("length=") for word in what):
-        what.append("length=4ep")
     print(machine(), " ".join(what), flush=True)
 
     def end(seed: int, *words: str) -> dict:

@@ -160,6 +160,7 @@ def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: 
         seed=recipe.seed,
         shards=cut.shards,
         batch=cut.span.batch,
+        images_per_epoch=cut.span.images_per_epoch,
         norm=recipe.norm,
         clip_norm=optim.clip_norm,
         ema_half_life=float(recipe.ema.half_life.images(clock.span)) if recipe.ema else None,

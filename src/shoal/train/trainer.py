@@ -43,6 +43,10 @@ _MOST_TIMES, _FEWEST_STEPS = 50, 40
 """`time` events of a training, and steps that one is about: each costs an exchange of its own."""
 
 
+_BESIDE = ("scaler", "outer")
+"""What a rig's state may hold beside weights and optimizer."""
+
+
 class Trainer:
     """Trains what was set up. Every rank has one; only the first one's sink and run are used."""
 
@@ -117,7 +121,7 @@ class Trainer:
                 pulse.beat("waits for data", step)
                 watch.to(INPUT)
                 batches = next(steps)
-                rig.ask = signals.ask
+                rig.ask, rig.seen = signals.ask, clock.images
                 outputs = []
                 for batch in batches:
                     pulse.beat("computes", step, patience)
@@ -236,6 +240,7 @@ class Trainer:
         began = time.perf_counter()
         averaged = self.recipe.ema is not None
         with self.clock.paused(), self.gang.watch.paused():
+            self.rig.meet()
             self.rig.settle()
             self._check_finite(self.rig.model)
             score, predictions = judge(
@@ -282,6 +287,7 @@ class Trainer:
         began = time.perf_counter()
         self.pulse.beat("saves", clock.step, LONG)
         with clock.paused(), self.gang.watch.paused():
+            self.rig.meet()
             self.rig.settle()
             self._check_finite(self.rig.model)
             weights = self.rig.state_dict()
@@ -336,7 +342,7 @@ class Trainer:
                 "optimizer": weights["optimizer"],
                 "meters": meters,
                 "progress": progress.state(),
-                **({"scaler": weights["scaler"]} if "scaler" in weights else {}),
+                **{key: weights[key] for key in _BESIDE if key in weights},
             },
             manifest={
                 "step": clock.step,
@@ -360,7 +366,7 @@ class Trainer:
                 "another model from here on than with the old number"
             )
         state = {"model": saved.model, "optimizer": optimizer} | ({"ema": saved.ema} if saved.ema else {})
-        state |= {"scaler": saved.state["scaler"]} if "scaler" in saved.state else {}
+        state |= {key: saved.state[key] for key in _BESIDE if key in saved.state}
         notes += self._masters(saved)
         changed = saved.manifest["recipe"]["optim"] != plain(self.recipe.optim)
         try:

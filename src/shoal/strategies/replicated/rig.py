@@ -126,10 +126,14 @@ class ReplicatedRig(Rig):
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         self.optimizer.step()
-        if self._average is not None:
-            self._average.follow(self.model, images)
+        self._follow(images)
         self._batches.clear()
         return Applied(True, asked)
+
+    def _follow(self, images: int) -> None:
+        """The average, after a step over so many images."""
+        if self._average is not None:
+            self._average.follow(self.model, images)
 
     def _skip(self, step: int, asked: int) -> Applied:
         self._norms.clear()

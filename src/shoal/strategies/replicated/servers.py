@@ -184,8 +184,7 @@ class PsRig(ReplicatedRig):
         self._client.pull(self._host)
         self._gang.watch.to(UPDATE)
         self._arrived()
-        if self._average is not None:
-            self._average.follow(self.model, images)
+        self._follow(images)
         self._batches.clear()
         return Applied(True, asked)
 
