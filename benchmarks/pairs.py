@@ -32,11 +32,16 @@ def whole_process(argv: Sequence[str]) -> float:
 
 def training(*words: str) -> dict:
     """Trains as `shoal train WORDS` does, in a folder that is thrown away; the event the training ends with."""
+    return next(event for event in events(*words) if event["event"] == "end")
+
+
+def events(*words: str) -> list[dict]:
+    """As `training`, all its events."""
     with tempfile.TemporaryDirectory() as folder:
         argv = [sys.executable, "-m", "shoal", "train", *words, "--run", f"{folder}/run"]
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-    return next(event for event in map(json.loads, lines) if event["event"] == "end")
+    return [json.loads(line) for line in lines]
 
 
 def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> tuple[float, float, float, float, float]:

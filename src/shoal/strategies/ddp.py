@@ -37,6 +37,10 @@ class Ddp(Strategy, frozen=True, kw_only=True):
     threshold: Annotated[float, Meta(gt=0)] = 0.5
     """Of compress: 2bit, in the gradient of the sum over a batch's images, as for ps."""
 
+    shard_optimizer: bool = False
+    """Share the optimizer's state out among the workers (ZeRO's first stage): the same bits, 1/N of that memory, and
+    half as many bytes again, for weights travel after the step."""
+
     def faults(self) -> list[tuple[str, str]]:
         if self.compress != "none" and self.deterministic:
             told = f"{self.compress} rounds each worker's gradient, which depends on how many workers there are"
@@ -68,6 +72,7 @@ class Ddp(Strategy, frozen=True, kw_only=True):
     ) -> Rig:
         from shoal.strategies.replicated.exchange import Bucketed, Local, Tree
         from shoal.strategies.replicated.rig import ReplicatedRig
+        from shoal.strategies.replicated.sharded import Sharded
 
         if self.deterministic:
             exchange = Tree(gang, spec.shards)
@@ -80,4 +85,7 @@ class Ddp(Strategy, frozen=True, kw_only=True):
                 unused_parameters=self.unused_parameters,
                 hook=self._hook(gang.num_ranks, spec.batch),
             )
+        if self.shard_optimizer and gang.num_ranks > 1:
+            make_whole = make_optimizer
+            make_optimizer = lambda model: Sharded(make_whole(model), gang)  # type: ignore[return-value]  # noqa: E731
         return ReplicatedRig(model, make_optimizer, task, precision, gang, spec, exchange)

@@ -60,7 +60,7 @@ class ReplicatedRig(Rig):
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
-        return self._exchange.bytes_sent
+        return self._exchange.bytes_sent + getattr(self.optimizer, "bytes_sent", 0)
 
     def _train(self) -> None:
         self.model.train()
