@@ -90,6 +90,7 @@ def test_sums_not_means(gang_pool: GangPool, n: int, kind: str, near: float):
             torch.testing.assert_close(values, expected(n, step), rtol=near, atol=near / BATCH)
         whole = 2 * (n - 1) * 4 * (ROWS * COLUMNS + ROWS) // n
         assert sent == [whole if kind == "whole" else whole // 2] * 2
+    assert bool(hook_of(kind, n).may_overflow) == (kind == "fp16")
 
 
 @pytest.mark.parametrize("n", [2, 3])

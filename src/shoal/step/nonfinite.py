@@ -24,8 +24,9 @@ SKIPPED = "Lower optim.lr or set optim.clip_norm"
 SCALED = "Lower precision.loss_scale or optim.lr, or set optim.clip_norm"
 
 
-def error(step: int, rank: int, culprit: str | None, advice: str = ADVICE) -> NonFiniteError:
-    told = culprit or "none on this worker; see the others"
+def error(step: int, rank: int, culprit: str | None, advice: str = ADVICE, exchange: str = "") -> NonFiniteError:
+    """exchange: how the exchange itself may have made finite gradients infinite, if it may."""
+    told = culprit or "none on this worker; see the others" + (exchange and f", or else {exchange}")
     return NonFiniteError(
         f"step {step}, rank {rank}: the gradient is not finite; first non-finite tensor: {told}. {advice}",
         elsewhere=culprit is None,

@@ -33,6 +33,9 @@ class Exchange(ABC):
     """Between a worker's backward passes and the optimizer's step. One step: for each of this worker's batches
     `before_forward`, `after_forward`, `after_backward`; then `finish`."""
 
+    may_overflow = ""
+    """How finite gradients may become infinite on the way, if they may."""
+
     def __init__(self, gang: Gang) -> None:
         self.gang = gang
         self.scaler = Scaler()
@@ -138,6 +141,7 @@ class Bucketed(Exchange):
     def __init__(self, gang: Gang, *, bucket_mb: float, unused_parameters: bool, hook: Hook | None = None) -> None:
         super().__init__(gang)
         self._bucket_mb, self._unused, self._hook = bucket_mb, unused_parameters, hook or Whole(gang.num_ranks)
+        self.may_overflow = self._hook.may_overflow
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         self._model, self._buffers = model, buffers

@@ -20,6 +20,8 @@ class Hook(ABC):
 
     bytes_sent = 0
     """By this worker so far."""
+    may_overflow = ""
+    """How finite gradients may become infinite, if they may."""
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -54,6 +56,7 @@ class Half(Hook):
         super().__init__(num_ranks)
         self._hook = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}[kind]
         self._scale = scale
+        self.may_overflow = "float16 was too small for their sum: strategy.compress=bf16" if kind == "fp16" else ""
 
     def sum(self, bucket: Any) -> Later:
         buffer = bucket.buffer()

@@ -162,7 +162,8 @@ class ReplicatedRig(Rig):
         advice = nonfinite.ADVICE if self._precision.nonfinite == "stop" else nonfinite.SKIPPED
         if self.scaler.told and not self.scaler.dynamic:
             advice = nonfinite.SCALED
-        return nonfinite.error(step, self._gang.process, culprit and culprit + more + late, advice)
+        told = culprit and culprit + more + late
+        return nonfinite.error(step, self._gang.process, told, advice, self._exchange.may_overflow)
 
     @torch.enable_grad()
     def _again(self, batch: Batch) -> torch.Tensor:
