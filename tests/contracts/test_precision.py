@@ -64,10 +64,12 @@ def test_a_scale_that_finds_its_place_is_told_and_one_of_1_is_not(name):
 
 
 def test_a_device_it_does_not_suit_is_refused_unless_told_otherwise(name):
-    """With `must` False, as for a trained model, anything computes."""
+    """With `must` False, as for a trained model, something computes."""
     precision = minimal("precisions", name)
-    assert precision.suited(CPU, must=False)[0] is precision
+    instead = precision.suited(CPU, must=False)[0]
     try:
         assert precision.suited(CPU) == (precision, None)
+        assert instead is precision
     except UsageError as error:
         assert "precision.unsuited=fp32" in str(error)
+        assert instead.name == "fp32"

@@ -50,9 +50,9 @@ class Float16(Precision, frozen=True, kw_only=True):
 
     def suited(self, device: torch.device, *, must: bool = True) -> tuple[Precision, str | None]:
         lacking = _lacking(device)
-        if lacking is None or self.unsuited == "slow" or (self.unsuited == "stop" and not must):
+        if lacking is None or self.unsuited == "slow":
             return self, lacking and f"precision {self.name}: {lacking}; it is computed all the same, slowly"
-        if self.unsuited == "fp32":
+        if self.unsuited == "fp32" or not must:
             from shoal.step.precisions.fp32 import Fp32
 
             fallen = Fp32(nonfinite=self.nonfinite)

@@ -44,5 +44,6 @@ class Precision(Part, frozen=True, kw_only=True):
         return Scaler()
 
     def suited(self, device: torch.device, *, must: bool = True) -> tuple[Precision, str | None]:
-        """What to compute with on this device, and what to tell of it. must: UsageError where it should not be used."""
+        """What to compute with on this device, and what to tell of it. must: UsageError where it should not be used,
+        instead of one that can be."""
         return self, None
