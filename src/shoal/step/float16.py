@@ -22,8 +22,6 @@ class Float16(Precision, frozen=True, kw_only=True):
     """Options of every precision that computes in float16, and its loss scale."""
 
     nonfinite: Literal["stop", "skip"] = "skip"
-    """At a gradient that is not finite: skip the step on all workers alike (20 in a row stop, and the first such tensor
-    is named), or stop at once."""
     loss_scale: Literal["dynamic"] | Annotated[float, Meta(gt=0)] = "dynamic"
     """What the loss is multiplied with, so that small gradients do not vanish: a number, or dynamic, which is halved
     when a gradient overflows and doubled after growth_steps steps without, up to 2^24; below 1 training stops."""

@@ -20,7 +20,7 @@ class Precision(Part, frozen=True, kw_only=True):
 
     nonfinite: Literal["stop", "skip"] = "stop"
     """At a gradient that is not finite: stop and name the first such tensor, or skip the step on all workers alike
-    (20 skips in a row stop)."""
+    (20 skips in a row stop). Formats with a loss scale skip by default."""
 
     def dtype(self) -> torch.dtype:
         """The format of parameters and of what the model is fed."""
