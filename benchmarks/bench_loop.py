@@ -2,6 +2,8 @@
 
 End to end means: order, gathering, augmentation, prefetch, normalisation, agreement, meters, log lines, metrics file
 and TensorBoard, as `shoal train` has them; validation and checkpoints are outside, as they are outside images/s.
+On a GPU where there is one: the bare loop then has the recipe's precision (with torch's GradScaler), memory layout and
+compilation, and its batch lies on the device.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from pairs import compare, finish, machine, verdict
@@ -26,6 +29,7 @@ from shoal.train.setup import Setup, make_model, manifest, open_data
 from shoal.train.signals import StopSignals
 from shoal.train.trainer import Trainer
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SECONDS = 5.0
 PAIRS = 5
 
@@ -39,7 +43,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     keep_memory()  # as a worker does; both loops have it
-    print(machine())
+    cuda = DEVICE.type == "cuda"
+    if cuda:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # as a worker has it
+    print(machine(), torch.cuda.get_device_name(DEVICE) if cuda else "")
     bare = Bare(options.recipe, options.overrides)
     with tempfile.TemporaryDirectory() as folder:
         whole = Whole(options.recipe, options.overrides, Path(folder))
@@ -49,6 +56,7 @@ def main() -> None:
     print(
         f"{options.recipe}, threads {options.threads}: end to end {ours:.0f} images/s, bare loop {theirs:.0f} "
         f"(medians of {PAIRS} blocks of {steps} steps); ratio {ratio:.3f}, {low:.3f} to {high:.3f}"
+        + (f"; peak memory {torch.cuda.max_memory_allocated(DEVICE) / 2**30:.2f} GiB (both loops)" if cuda else "")
     )
     verdict("end to end / bare loop", ratio, f">= {options.goal}", ratio >= options.goal)
     finish()
@@ -62,7 +70,14 @@ class Bare:
         data = open_data(self.recipe)
         layout = torch.channels_last if self.recipe.model.channels_last else torch.contiguous_format
         made = make_model(self.recipe, data.classes, data.train.shape[0], pretrained=False)
-        self.model = made.module.to(memory_format=layout).train()  # type: ignore[call-overload]
+        self.precision: Any = self.recipe.precision
+        dtype = self.precision.dtype()
+        self.model = made.module.to(device=DEVICE, dtype=dtype, memory_format=layout).train()  # type: ignore[call-overload]
+        self.net = self.precision.computing(self.model)
+        if self.recipe.model.compile:
+            self.net.compile()
+        scaler = self.precision.scaler()
+        self.scaler = torch.amp.GradScaler(DEVICE.type, scaler.scale, enabled=scaler.dynamic)
         self.optimizer = self.recipe.optim.make(self.model)  # type: ignore[attr-defined]
         self.batch = self.recipe.batch_for(1)
         height, width = self.recipe.data.augment.seen(*data.train.shape[1:])  # type: ignore[attr-defined]
@@ -70,7 +85,7 @@ class Bare:
         labels = torch.arange(self.batch) % data.classes
         pieces = self.recipe.shards_for(1)
         self.shards = [
-            (x.contiguous(memory_format=layout), y)
+            (x.to(device=DEVICE, dtype=dtype, memory_format=layout), y.to(DEVICE))
             for x, y in zip(images.chunk(pieces), labels.chunk(pieces), strict=True)
         ]
         self.smoothing = self.recipe.task.smoothing  # type: ignore[attr-defined]
@@ -80,12 +95,16 @@ class Bare:
         for _ in range(steps):
             self.optimizer.zero_grad()
             for images, labels in self.shards:
-                logits = self.model(images)
-                loss = torch.nn.functional.cross_entropy(
-                    logits, labels, reduction="sum", label_smoothing=self.smoothing
-                )
-                (loss / self.batch).backward()
-            self.optimizer.step()
+                with self.precision.context(DEVICE):
+                    logits = self.net(images)
+                    loss = torch.nn.functional.cross_entropy(
+                        logits, labels, reduction="sum", label_smoothing=self.smoothing
+                    )
+                self.scaler.scale(loss / self.batch).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize(DEVICE)
         return steps * self.batch / (time.perf_counter() - began)
 
 
@@ -98,7 +117,7 @@ class Whole:
     def speed(self, steps: int) -> float:
         rest = [f"length={steps}st", f"eval_every={steps}st", f"save_every={steps}st"]
         recipe = load(self.recipe, [*self.overrides, *rest]).recipe
-        setup = Setup.of(recipe, Alone(), open_data(recipe))
+        setup = Setup.of(recipe, Alone(DEVICE), open_data(recipe))
         self.count += 1
         run = Run(self.folder / str(self.count))
         run.make()

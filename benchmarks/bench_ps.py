@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from pairs import compare, finish, machine, training, verdict
+from pairs import compare, finish, interval, machine, training, verdict
 
 PAIRS = 7
 STEPS = 150
 SEEDS = 5
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Of a two-sided 95 % interval, by the number of differences."""
 WORKERS, SLOWED, ASYNC_S = 4, 4, 10.0
 
 
@@ -70,10 +67,9 @@ def accuracy(what: tuple[str, ...], seeds: int) -> None:
         return 100 * training(*what, *words)["top1"]
 
     differences = [top1("async", seed) - top1("sync", seed) for seed in range(seeds)]
-    mean, half = statistics.mean(differences), STUDENT[seeds] * statistics.stdev(differences) / seeds**0.5
+    mean, low, high = interval(differences)
     print(f"async - sync, points of top-1 by seed: {', '.join(f'{one:+.2f}' for one in differences)}")
-    low = mean - half
-    verdict(f"mean {mean:+.2f}, 95 % interval {low:+.2f} to {mean + half:+.2f}; its lower end", low, "> -1", low > -1)
+    verdict(f"mean {mean:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}; its lower end", low, "> -1", low > -1)
 
 
 def total(what: tuple[str, ...], exchange: bool) -> float:

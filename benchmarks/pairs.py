@@ -32,11 +32,16 @@ def whole_process(argv: Sequence[str]) -> float:
 
 def training(*words: str) -> dict:
     """Trains as `shoal train WORDS` does, in a folder that is thrown away; the event the training ends with."""
+    return next(event for event in events(*words) if event["event"] == "end")
+
+
+def events(*words: str) -> list[dict]:
+    """As `training`, all its events."""
     with tempfile.TemporaryDirectory() as folder:
         argv = [sys.executable, "-m", "shoal", "train", *words, "--run", f"{folder}/run"]
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-    return next(event for event in map(json.loads, lines) if event["event"] == "end")
+    return [json.loads(line) for line in lines]
 
 
 def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> tuple[float, float, float, float, float]:
@@ -45,6 +50,17 @@ def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> t
     ratios = [a / b for a, b in pairs]
     a, b = (statistics.median(column) for column in zip(*pairs, strict=True))
     return a, b, statistics.median(ratios), min(ratios), max(ratios)
+
+
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Of a two-sided 95 % interval, by the number of differences."""
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of paired differences, and the ends of its 95 % interval."""
+    n = len(differences)
+    mean, half = statistics.mean(differences), STUDENT[n] * statistics.stdev(differences) / n**0.5
+    return mean, mean - half, mean + half
 
 
 def verdict(name: str, figure: float, goal: str, met: bool) -> None:

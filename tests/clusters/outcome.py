@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.base.run import Run
 
-TIMES = {"seconds", "images_per_s", "wait_share", "trained_s"}
+TIMES = {"seconds", "images_per_s", "wait_share", "trained_s", "bytes_per_step"}
 
 
 def what_came(folder: Path) -> dict[str, Any]:

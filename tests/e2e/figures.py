@@ -29,7 +29,7 @@ save_every: 4st
 log_every: 3st
 """
 STEPS, STEPS_PER_EPOCH = 60, 30
-_TIMES = {"seconds", "images_per_s", "wait_share", "trained_s"}
+_TIMES = {"seconds", "images_per_s", "wait_share", "trained_s", "bytes_per_step"}
 
 
 def bits(folder: Path) -> dict[str, Any]:

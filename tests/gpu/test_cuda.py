@@ -18,7 +18,7 @@ def train(folder: Path, *overrides: str) -> dict:
     return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "O1", "O2"])
 def test_digits_are_learned_on_a_gpu(tmp_path, precision):
     end = train(tmp_path / "run", f"precision={precision}", "ema.half_life=1ep", "task.mixup=0.1", "model.drop=0.1")
     assert end["top1"] > 0.96

@@ -46,7 +46,8 @@ def test_what_is_left_out_comes_later():
 def test_what_is_not_finite_leaves_no_trace():
     encoder = codec({"type": "2bit"})
     encoder.encode(0, torch.tensor([0.4]))
-    encoder.encode(0, torch.tensor([torch.nan]))
+    _, got = sent({"type": "2bit"}, torch.tensor([torch.nan]), encoder)
+    assert got.isnan().all(), "who receives it drops the step"
     assert encoder.encode(0, torch.tensor([0.2])).tolist() == [0b11000000, 0, 0, 0]
 
 

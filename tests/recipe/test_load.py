@@ -144,7 +144,8 @@ def test_all_faults_come_at_once_with_their_places():
         "command line: optim.lr: expected a number >= 0, got 'fast'",
         "my.yaml:5: optim.momentum: expected a number >= 0 and < 1, got 2",
         "my.yaml:6: batch: expected a whole number >= 1 or null, got 'many'",
-        "command line: strategy.name: no strategy called 'dpd'; did you mean 'dp'? (known: ddp, dp, ps, single)",
+        "command line: strategy.name: no strategy called 'dpd'; did you mean 'dp'? "
+        "(known: ddp, dp, local_sgd, ps, single)",
     ]
 
 

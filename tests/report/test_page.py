@@ -75,6 +75,13 @@ def test_a_finished_run_has_every_section(tmp_path: Path) -> None:
         assert text in found.text, text
 
 
+def test_a_loss_scale_has_a_chart_where_there_is_one(tmp_path: Path) -> None:
+    scales = [{**TRAIN, "step": step, "loss_scale": scale} for step, scale in ((10, 65536.0), (20, 1024.0))]
+    html = page([Reading.of(judged(tmp_path / "scaled", START, *scales, VAL, SAVE, {**END, "skipped": 6}))])
+    assert "Loss scale over epochs" in html and "6 steps were skipped" in html
+    assert "Loss scale" not in page([Reading.of(judged(tmp_path / "plain", *FULL))])
+
+
 def test_the_page_asks_nobody_for_anything(tmp_path: Path) -> None:
     html = page([Reading.of(judged(tmp_path, *FULL))])
     assert not re.search(r"""(src|href)=["']?(https?:)?//|url\(|@import""", html)

@@ -182,6 +182,12 @@ def test_tensorboard_reads_back_every_tag(tmp_path: Path) -> None:
     assert scalars(run) == expected
 
 
+def test_tensorboard_has_the_loss_scale_where_there_is_one(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    write_all(TensorBoard(run, resume_step=None), START, TRAIN | {"loss_scale": 1024.0, "skipped": 3})
+    assert scalars(run)["loss_scale"] == [(20, 1024.0)] and scalars(run)["skipped_steps"] == [(20, 3.0)]
+
+
 def test_tensorboard_rises_strictly_across_resumes(tmp_path: Path) -> None:
     run = Run(tmp_path)
 

@@ -136,4 +136,5 @@ def test_the_error_tells_step_rank_culprit_and_what_to_do():
     ):
         assert told in str(found)
     other = nonfinite.error(17, 0, None)
-    assert other.elsewhere and "see the others" in str(other)
+    assert other.elsewhere and "see the others. Lower" in str(other)
+    assert "see the others, or else float16" in str(nonfinite.error(17, 0, None, exchange="float16 was too small"))

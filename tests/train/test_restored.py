@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from a_checkpoint import save_run
+from a_checkpoint import DIGITS, save_run
 from shoal.base.errors import ShoalError, UsageError
 from shoal.base.run import Run
 from shoal.data.batches import Batch
@@ -45,6 +45,14 @@ def test_flipping_is_the_mean_of_both_probabilities(run: Run):
     wanted = (restored.logits(batch).softmax(1) + restored.logits(mirrored).softmax(1)) / 2
     torch.testing.assert_close(restored.logits_flipped(batch).exp(), wanted)
     torch.testing.assert_close(restored.logits_flipped(mirrored), restored.logits_flipped(batch))
+
+
+def test_float16_weights_are_judged_in_float32_where_float16_is_slow(tmp_path: Path):
+    saved = save_run(tmp_path, DIGITS, "precision=O3", "precision.unsuited=slow")
+    restored = Restored(saved.folder, ["precision.unsuited=stop"], device=torch.device("cpu"))
+    assert {held.dtype for held in restored.model.parameters()} == {torch.float32}
+    logits = restored.logits(Batch(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.zeros(2), torch.arange(2), 2))
+    assert logits.dtype == torch.float32 and logits.isfinite().all()
 
 
 def test_classes_in_another_order_or_fewer_keep_their_meaning(run: Run, tmp_path: Path):

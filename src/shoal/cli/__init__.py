@@ -22,6 +22,7 @@ VERBS = {
     "list": "List recipes, models, the parts of a seam, or runs.",
     "show": "Print a recipe, resolved; what a run came to; or the schema for editors.",
     "report": "Make a page about a run, or about several side by side.",
+    "tune": "Look for a good learning rate before a training.",
     "forecast": "How fast a recipe would train on many workers, and what would bind.",
     "launch": "Start any command on this machine or on many.",
     "ps": "List the processes of jobs, here and on other hosts.",

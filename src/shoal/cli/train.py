@@ -73,6 +73,7 @@ class Workers(click.ParamType):
 @click.option("--allow", multiple=True, metavar="KEY", help="A recipe key that may differ from the resumed run's.")
 @click.option("--seed", type=click.IntRange(min=0), help="The same as seed=N.")
 @click.option("--kv-store", metavar="TYPE", help="MXNet's name for a strategy: local, device, dist_sync, dist_async …")
+@click.option("--opt-level", type=click.Choice(["O0", "O1", "O2", "O3"]), help="Apex's word: precision=O0 … O3.")
 @launcher_option
 @click.option("--env", multiple=True, metavar="KEY[=VALUE]", help="A variable for all; without =VALUE: as it is here.")
 @click.option("--sync-dst-dir", type=click.Path(path_type=Path), metavar="DIR",
@@ -107,6 +108,7 @@ def command(
     allow: tuple[str, ...],
     seed: int | None,
     kv_store: str | None,
+    opt_level: str | None,
     launcher: str | None,
     launcher_arg: tuple[str, ...],
     env: tuple[str, ...],
@@ -144,6 +146,8 @@ def command(
         overrides = (*overrides, f"seed={seed}")
     if kv_store is not None:
         overrides = (f"strategy={_strategy_called(kv_store)}", *overrides)
+    if opt_level is not None:
+        overrides = (f"precision={opt_level}", *overrides)
     loaded = load(recipe, overrides)
     from shoal.base.run import Run
     from shoal.base.world import World

@@ -46,6 +46,7 @@ class Classifier(torch.nn.Module):
     def __init__(self, restored: Restored) -> None:
         super().__init__()
         self.model, self.inputs = restored.model, restored.inputs
+        self._precision, self._net = restored.precision, (restored.net,)  # no module of this one: it shares the model
         self.classes = restored.classes
         """Names, by output."""
         self.checkpoint = restored.path
@@ -67,9 +68,8 @@ class Classifier(torch.nn.Module):
         return self.recipe.data.augment  # type: ignore[attr-defined]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        precision: Any = self.recipe.precision
-        with precision.context(self.device):
-            return self.model(self.inputs(images))
+        with self._precision.context(self.device):
+            return self._net[0](self.inputs(images))
 
     def prepare(self, *pictures: Picture) -> torch.Tensor:
         """uint8 [n, C, h, w]: resized and cut as validation images were. ImageError: an image that cannot be used."""

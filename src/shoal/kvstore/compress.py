@@ -84,7 +84,8 @@ class Half(Codec):
 class TwoBit(Codec):
     """Each number becomes threshold, -threshold or 0; what was left out is added to the next push of the same place.
 
-    Codes 11, 10, 00; sixteen numbers to a word of four bytes, the first in the highest bits of the first byte.
+    Codes 11, 10, 00; sixteen numbers to a word of four bytes, the first in the highest bits of the first byte. 01, for
+    which MXNet has no use, says that a value was not finite, so that everybody drops the step.
     """
 
     number = 2
@@ -99,16 +100,18 @@ class TwoBit(Codec):
     def encode(self, start: int, values: torch.Tensor) -> torch.Tensor:
         # Pieces are the same in every step; if ever they are not, what was left out of the old ones is lost.
         residual = self._residual.setdefault((start, len(values)), torch.zeros_like(values))
+        size = self.nbytes(len(values), values.dtype)
         if not torch.isfinite(values).all():  # the step will be dropped; what was left out stays as it is
-            return torch.zeros(self.nbytes(len(values), values.dtype), dtype=torch.uint8)
+            return torch.full((size,), 0b01_01_01_01, dtype=torch.uint8, device=values.device)
         residual += values
         up, down = residual >= self._threshold, residual <= -self._threshold
         residual.sub_(up.to(values.dtype), alpha=self._threshold).add_(down.to(values.dtype), alpha=self._threshold)
-        codes = torch.zeros(-(-len(values) // 16) * 16, dtype=torch.uint8)
+        codes = torch.zeros(size * 4, dtype=torch.uint8, device=values.device)
         codes[: len(values)] = up * 3 + down * 2
         four = codes.view(-1, 4)
         return four[:, 0] << 6 | four[:, 1] << 4 | four[:, 2] << 2 | four[:, 3]
 
     def decode(self, data: torch.Tensor, into: torch.Tensor) -> None:
         codes = torch.stack([data >> 6, data >> 4 & 3, data >> 2 & 3, data & 3], 1).view(-1)[: len(into)]
-        into.copy_(torch.tensor([0.0, 0.0, -self._threshold, self._threshold], dtype=into.dtype)[codes.long()])
+        meant = [0.0, torch.nan, -self._threshold, self._threshold]
+        into.copy_(torch.tensor(meant, dtype=into.dtype, device=into.device)[codes.long()])

@@ -268,6 +268,11 @@ def _charts(reading: Reading) -> Iterator[Chart]:
         lines = line(train, "train", field), line(val, "val", field, marks=True)
         yield Chart(title, "epochs", "share of images", lines, n, top=1.0)
     yield Chart("Learning rate", "epochs", "", (line("learning rate", "train", "lr"),), from_zero=True)
+    skipped = (reading.end or {}).get("skipped") or 0
+    yield Chart(
+        "Loss scale", "epochs", "factor", (line("loss scale", "train", "loss_scale"),),
+        f"{skipped} steps were skipped for an overflow." if skipped else "", log=True,
+    )  # fmt: skip
     yield Chart(
         "Speed", "epochs", "images/s, all workers", (line("images/s", "train", "images_per_s"),),
         "Without validation and saving.", from_zero=True,

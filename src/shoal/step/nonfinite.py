@@ -19,11 +19,16 @@ class NonFiniteError(ShoalError):
         self.elsewhere = elsewhere
 
 
-def error(step: int, rank: int, culprit: str | None) -> NonFiniteError:
-    told = culprit or "none on this worker; see the others"
+ADVICE = "Lower optim.lr, set optim.clip_norm, or skip such steps with precision.nonfinite=skip"
+SKIPPED = "Lower optim.lr or set optim.clip_norm"
+SCALED = "Lower precision.loss_scale or optim.lr, or set optim.clip_norm"
+
+
+def error(step: int, rank: int, culprit: str | None, advice: str = ADVICE, exchange: str = "") -> NonFiniteError:
+    """exchange: how the exchange itself may have made finite gradients infinite, if it may."""
+    told = culprit or "none on this worker; see the others" + (exchange and f", or else {exchange}")
     return NonFiniteError(
-        f"step {step}, rank {rank}: the gradient is not finite; first non-finite tensor: {told}. "
-        "Lower optim.lr, set optim.clip_norm, or skip such steps with precision.nonfinite=skip",
+        f"step {step}, rank {rank}: the gradient is not finite; first non-finite tensor: {told}. {advice}",
         elsewhere=culprit is None,
     )
 

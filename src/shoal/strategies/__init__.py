@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shoal.step.gang import Gang
     from shoal.step.meters import StepOutput
     from shoal.step.precision import Precision
+    from shoal.step.scaling import Scaler
     from shoal.step.task import Task
 
 
@@ -44,6 +45,7 @@ class RigSpec:
     shards: int
     batch: int = 1
     """Images per optimizer step, of the whole job."""
+    images_per_epoch: int = 1
     norm: Literal["shard", "sync", "frozen"] = "shard"
     clip_norm: float | None = None
     ema_half_life: float | None = None
@@ -72,12 +74,17 @@ class Rig(ABC):
     """A strategy set up: model, optimizer and agreement. Three verbs make a step and a validation."""
 
     model: torch.nn.Module
+    scaler: Scaler
+    """The loss scale, and what was skipped for it."""
     asynchronous: ClassVar[bool] = False
     """Workers take shards as they come (`replicated.asynchronous`), instead of every step together."""
     bytes_sent: int = 0
     """Bytes this worker has sent for gradients and buffers so far."""
     ask: int = 0
     """A small number that travels with the step's exchange (a stop asked for by a signal, say); 0 asks nothing."""
+
+    seen: int = 0
+    """Images that all workers have seen before the step under way."""
 
     @abstractmethod
     def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
@@ -91,6 +98,9 @@ class Rig(ABC):
         Resliced when the step is to be computed again by fewer.
         """
 
+    def meet(self) -> None:  # noqa: B027  (most workers never part)
+        """Makes one model of the workers' own, where they go apart between. A collective, before a validation."""
+
     @abstractmethod
     def settle(self) -> None:
         """Raises what earlier steps found but did not wait for (devices report late). Before reading or saving."""
@@ -101,7 +111,8 @@ class Rig(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """`model`, `optimizer` and, with an average, `ema`: free of the number of workers. A collective."""
+        """`model`, `optimizer`, with an average `ema`, with a loss scale `scaler`, with an outer optimizer `outer`:
+        free of the number of workers. A collective."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any], *, new_options: bool = False) -> None:

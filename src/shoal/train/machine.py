@@ -45,6 +45,10 @@ class Machine:
         device = device_for(world)
         if device.type == "cuda":
             why.append(f"device: {torch.cuda.get_device_name(device)} (one per worker, by rank on the host)")
+            why.append(
+                "tf32: off (deterministic)" if strategy.deterministic else
+                "tf32: on (products of float32 keep 10 bits of each factor's fraction, sums are float32)"
+            )  # fmt: skip
         else:
             why.append("device: cpu (no CUDA device is visible)")
             why.append(allocator.describe())
@@ -57,6 +61,7 @@ class Machine:
             allocator.keep_memory()
         elif self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = not deterministic
         if deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -80,6 +85,18 @@ class Machine:
             "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             "threads": self.threads,
         }
+
+
+def tensor_cores(precision: str, device: torch.device, shard: int, channels_last: bool) -> list[str]:
+    """What the recipe leaves unused of a GPU's units for half precision; shard: images computed at a time."""
+    if device.type != "cuda" or precision in ("fp32", "fp64", "O0"):
+        return []
+    told = []
+    if not channels_last:
+        told.append("model.channels_last: false (true is faster for most models in half precision)")
+    if shard % 8:
+        told.append(f"shards of {shard} images (multiples of 8 are faster in half precision)")
+    return told
 
 
 def device_for(world: World | None) -> torch.device:

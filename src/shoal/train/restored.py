@@ -52,7 +52,7 @@ class Restored:
         return (*named, *(str(number) for number in range(len(named), self.manifest["outputs"])))
 
     def _build(self, weights: dict[str, torch.Tensor]) -> torch.nn.Module:
-        precision: Any = self.recipe.precision
+        precision, _ = self.precision, _ = self.recipe.precision.suited(self.device, must=False)  # type: ignore[attr-defined]
         layout = torch.channels_last if self.recipe.model.channels_last else torch.contiguous_format
         created = make_model(self.recipe, self.manifest["outputs"], self.manifest["shape"][0], pretrained=False)
         model = created.module.to(device=self.device, dtype=precision.dtype(), memory_format=layout)  # type: ignore[call-overload]
@@ -62,7 +62,8 @@ class Restored:
             raise ShoalError(f"{self.path}: {error}") from None
         model.load_state_dict(weights)
         self.inputs = Inputs(self.manifest["mean"], self.manifest["std"], precision.dtype(), self.device, layout)
-        return model.eval()
+        self.net = precision.computing(model.eval())
+        return model
 
     @torch.inference_mode()
     def logits(self, batch: Batch) -> torch.Tensor:
@@ -77,9 +78,8 @@ class Restored:
         return both.log_softmax(2).logsumexp(0) - np.log(2)
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
-        precision: Any = self.recipe.precision
-        with precision.context(self.device):
-            return self.model(self.inputs(images))
+        with self.precision.context(self.device):
+            return self.net(self.inputs(images))
 
     def evaluate(self, gang: Gang | None = None, *, logits_of: Logits | None = None) -> Score:
         """As `judge`, of all images together."""

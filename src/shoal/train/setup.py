@@ -103,6 +103,8 @@ class Setup:
     @staticmethod
     def of(recipe: Recipe, gang: Gang, data: Data, *, pretrained: bool = True) -> Setup:
         """Every rank calls it. pretrained: False where weights are about to be loaded from a checkpoint."""
+        precision, told = recipe.precision.suited(gang.device)  # type: ignore[attr-defined]
+        recipe = msgspec.structs.replace(recipe, precision=precision)
         cut = cut_of(recipe, len(data.train.labels), gang)
         clock = Clock(cut.span, recipe.length)
         created = make_model(recipe, data.classes, data.train.shape[0], pretrained=pretrained)
@@ -110,7 +112,7 @@ class Setup:
         if pretrained and not recipe.model.pretrained:
             _start_from_images(created.module, recipe, data, gang)
         rig = _rig(recipe, created.module, data, clock, cut, gang)
-        return Setup(recipe, gang, data, cut, clock, rig, (*data.notes, *created.notes))
+        return Setup(recipe, gang, data, cut, clock, rig, (*data.notes, *created.notes, *((told,) if told else ())))
 
 
 def _try(model: torch.nn.Module, recipe: Recipe, data: Data) -> None:
@@ -158,6 +160,7 @@ def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: 
         seed=recipe.seed,
         shards=cut.shards,
         batch=cut.span.batch,
+        images_per_epoch=cut.span.images_per_epoch,
         norm=recipe.norm,
         clip_norm=optim.clip_norm,
         ema_half_life=float(recipe.ema.half_life.images(clock.span)) if recipe.ema else None,

@@ -99,11 +99,14 @@ class Stretches:
     def _compute(self, position: int, batch: Batch) -> None:
         trainer, step = self._trainer, position // self._shards
         trainer.pulse.beat("computes", step, trainer.patience())
-        output = self._rig.forward_backward(batch, last=True)
+        output, skipped = self._rig.forward_backward(batch, last=True), self._rig.scaler.skipped
         stepped, _ = self._rig.apply(trainer.lr(self._clock.span.images_before(step)), len(batch.images))
         self._gang.watch.to(OTHER)
         if stepped:
             trainer.meters.add(batch, output)
+        elif self._rig.scaler.skipped > skipped and self._gang.leads:
+            with self._as_if(step):
+                trainer.tell_skip()
         self._gang.watch.lap()
         trainer.trace()
         if trainer.first_step_at is None:

@@ -43,6 +43,10 @@ _MOST_TIMES, _FEWEST_STEPS = 50, 40
 """`time` events of a training, and steps that one is about: each costs an exchange of its own."""
 
 
+_BESIDE = ("scaler", "outer")
+"""What a rig's state may hold beside weights and optimizer."""
+
+
 class Trainer:
     """Trains what was set up. Every rank has one; only the first one's sink and run are used."""
 
@@ -75,7 +79,7 @@ class Trainer:
         self._gallery = Gallery(setup.data.val, data)
         self._scored_step = self._saved_step = -1
         self._epoch_began = self._logged_s = self._logged_waited = 0.0
-        self._logged_images = 0
+        self._logged_images = self._logged_bytes = self._logged_step = 0
         self.first_step_at: float | None = None
         self._cpu_began, self._began_step = 0.0, 0
         self._waited_before = 0.0
@@ -91,6 +95,7 @@ class Trainer:
         clock, rig = self.clock, self.rig
         self._cpu_began, self._began_step = time.process_time(), clock.step
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
+        self._logged_bytes, self._logged_step = rig.bytes_sent, clock.step
         if rig.asynchronous:
             from shoal.train.stretches import Stretches
 
@@ -116,7 +121,7 @@ class Trainer:
                 pulse.beat("waits for data", step)
                 watch.to(INPUT)
                 batches = next(steps)
-                rig.ask = signals.ask
+                rig.ask, rig.seen = signals.ask, clock.images
                 outputs = []
                 for batch in batches:
                     pulse.beat("computes", step, patience)
@@ -132,6 +137,8 @@ class Trainer:
                 if stepped:
                     for batch, output in outputs:
                         self.meters.add(batch, output)
+                else:
+                    self.tell_skip()
                 watch.lap()
                 self.trace()
                 if self.first_step_at is None:
@@ -172,7 +179,8 @@ class Trainer:
 
     def log(self) -> None:
         """Means since the last log; where workers go their own ways, of the first one's images."""
-        self.rig.settle()
+        rig = self.rig
+        rig.settle()
         metrics = self.meters.read_own() if self.rig.asynchronous else self.meters.read_interval()
         if not metrics.count:
             return  # the first worker did nothing meanwhile
@@ -187,12 +195,24 @@ class Trainer:
             images_per_s=(clock.images - self._logged_images) / seconds,
             wait_share=min(waited / seconds, 1.0),
             trained_s=clock.trained_s,
+            bytes_per_step=(rig.bytes_sent - self._logged_bytes) / max(clock.step - self._logged_step, 1),
+            **({"loss_scale": rig.scaler.scale, "skipped": rig.scaler.skipped} if rig.scaler.told else {}),
         )
         self._logged_s, self._logged_images = clock.trained_s, clock.images
         self._logged_waited = self.batches.waited_s
+        self._logged_bytes, self._logged_step = rig.bytes_sent, clock.step
         untold = clock.step - self._timed_step
         if not self.rig.asynchronous and (clock.ended or untold >= max(clock.steps / _MOST_TIMES, _FEWEST_STEPS)):
             self.tell_time()
+
+    def tell_skip(self) -> None:
+        """Of the step just done: all workers skipped it for a gradient that was not finite."""
+        self.tell("skip", **self._scale(), skipped=self.rig.scaler.skipped)
+
+    def _scale(self) -> dict[str, Any]:
+        """The loss scale, where there is one."""
+        scaler = self.rig.scaler
+        return {"loss_scale": scaler.scale, "dynamic": scaler.dynamic} if scaler.told else {}
 
     def tell_time(self) -> None:
         """Where the workers' time went since the last time. A collective."""
@@ -220,6 +240,7 @@ class Trainer:
         began = time.perf_counter()
         averaged = self.recipe.ema is not None
         with self.clock.paused(), self.gang.watch.paused():
+            self.rig.meet()
             self.rig.settle()
             self._check_finite(self.rig.model)
             score, predictions = judge(
@@ -266,6 +287,7 @@ class Trainer:
         began = time.perf_counter()
         self.pulse.beat("saves", clock.step, LONG)
         with clock.paused(), self.gang.watch.paused():
+            self.rig.meet()
             self.rig.settle()
             self._check_finite(self.rig.model)
             weights = self.rig.state_dict()
@@ -316,7 +338,12 @@ class Trainer:
             self._run.checkpoint(clock.step),
             model=weights["model"],
             ema=weights.get("ema"),
-            state={"optimizer": weights["optimizer"], "meters": meters, "progress": progress.state()},
+            state={
+                "optimizer": weights["optimizer"],
+                "meters": meters,
+                "progress": progress.state(),
+                **{key: weights[key] for key in _BESIDE if key in weights},
+            },
             manifest={
                 "step": clock.step,
                 "images": clock.images,
@@ -339,6 +366,8 @@ class Trainer:
                 "another model from here on than with the old number"
             )
         state = {"model": saved.model, "optimizer": optimizer} | ({"ema": saved.ema} if saved.ema else {})
+        state |= {key: saved.state[key] for key in _BESIDE if key in saved.state}
+        notes += self._masters(saved)
         changed = saved.manifest["recipe"]["optim"] != plain(self.recipe.optim)
         try:
             self.rig.load_state_dict(state, new_options=changed)
@@ -357,6 +386,19 @@ class Trainer:
                 checkpoint.mark_best(self._run, self.best_step, self.best_top1)
         self._stop_if_reached()
         return notes
+
+    def _masters(self, saved: checkpoint.Checkpoint) -> list[str]:
+        """Looks at the weights to go on from; returns what is worth a note. ShoalError: nobody can go on from them."""
+        for name, tensor in saved.model.items():
+            if not tensor.isfinite().all():
+                raise ShoalError(f"{saved.path}: {name} is not finite; go on from an earlier checkpoint")
+        halves = [name for name, tensor in saved.model.items() if tensor.dtype == torch.float16]
+        if halves and self.rig.model.state_dict()[halves[0]].dtype != torch.float16:
+            was = saved.manifest["recipe"]["precision"]["name"]
+            return [
+                f"precision was {was}: it saved float16 weights, from which float32 ones begin, without lost digits"
+            ]
+        return []
 
     def _optimizer_state(
         self, saved: checkpoint.Checkpoint, progress: Progress
@@ -396,6 +438,7 @@ class Trainer:
             bytes_sent=self.rig.bytes_sent,
             bytes_per_step=self.rig.bytes_sent / steps if steps else None,
             peak_bytes=peak,
+            skipped=self.rig.scaler.skipped,
         )
 
     def _peak_bytes(self) -> int:

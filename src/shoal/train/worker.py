@@ -28,7 +28,7 @@ from shoal.report.sinks.tensorboard import TensorBoard
 from shoal.step.gang import Gang
 from shoal.step.nonfinite import NonFiniteError
 from shoal.train import checkpoint, compiler
-from shoal.train.machine import Machine
+from shoal.train.machine import Machine, tensor_cores
 from shoal.train.progress import Progress
 from shoal.train.setup import Data, Setup, manifest, open_data
 from shoal.train.signals import EXIT_OF_ASK, StopSignals
@@ -170,8 +170,10 @@ def _sinks(recipe: Recipe, run: Run, world: World | None, step: int | None) -> S
 
 
 def _start(loaded: Loaded, setup: Setup, machine: Machine, *, resumed: bool) -> dict:
-    recipe, clock, workers = loaded.recipe, setup.clock, setup.gang.num_ranks
+    recipe, clock, workers = setup.recipe, setup.clock, setup.gang.num_ranks
     why = [*machine.why]
+    shard = -(-clock.span.batch // setup.cut.shards)
+    why += tensor_cores(recipe.precision.name, machine.device, shard, recipe.model.channels_last)
     if recipe.shards == "auto":
         why.append(f"shards: {recipe.shards_for(workers)} (auto; another number of workers would train another model)")
     if recipe.batch is None:

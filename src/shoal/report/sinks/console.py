@@ -78,6 +78,8 @@ def _plain_lines(event: Event) -> list[str]:
             return [
                 f"Epoch[{event['epoch']}] Staleness mean={mean} max={event['max']} workers={event['workers']} {share}"
             ]
+        case "skip":
+            return [skip_line(event)]
         case "save":
             return [f'Saved checkpoint to "{event["path"]}"']
         case "note":
@@ -131,6 +133,8 @@ class Bar(Sink):
                     self._say(_val_line(event), "bold")
                 case "save":
                     self._say(f"saved {event['path']}" + (" (best so far)" if event["best"] else ""), "dim")
+                case "skip":
+                    self._say(skip_line(event), "yellow")
                 case "note":
                     self._say(note_line(event), "yellow" if event["level"] == "warning" else "")
                 case "end":
@@ -230,6 +234,15 @@ def start_lines(event: Event) -> list[str]:
 
 def note_line(event: Event) -> str:
     return ("WARNING: " if event["level"] == "warning" else "") + event["text"]
+
+
+def skip_line(event: Event) -> str:
+    """As Apex printed it, two spaces and all: scripts grep for it."""
+    if event.get("loss_scale") is None:
+        return f"Gradient not finite.  Skipping step {event['step']}"
+    if not event["dynamic"]:
+        return f"Gradient overflow.  Skipping step, loss scaler 0 stays at loss scale {event['loss_scale']}"
+    return f"Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {event['loss_scale']}"
 
 
 def done_line(event: Event) -> str:

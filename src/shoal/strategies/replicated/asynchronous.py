@@ -120,7 +120,7 @@ class AsyncRig(PsRig):
         if not done.applied:
             self._dropped += images
             return self._skip(batch.step, self.ask)
-        self._skipped = 0
+        self.scaler.stepped()
         self._counts[min(done.staleness, _MOST - 1)] += 1
         self._images += images
         for group in self.optimizer.param_groups:

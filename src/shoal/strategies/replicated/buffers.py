@@ -66,6 +66,12 @@ class Buffers:
         """Ends the step with what this worker's own batch made of them."""
         self._first = True
 
+    def take_own(self, mean: torch.Tensor) -> None:
+        """Ends the step with the mean over this worker's own images; what counts batches has counted this one."""
+        if self.average:
+            self._floats.copy_(mean[: len(self._floats)])
+        self._first = True
+
     def agree(self, gang: Gang, weight: float) -> None:
         """Sets them to the mean over workers who went their own ways; weight: this worker's part in it."""
         if not self.average:

@@ -13,6 +13,7 @@ from shoal.data.order import share
 from shoal.step.gang import Gang
 from shoal.step.meters import StepOutput
 from shoal.step.precision import Precision
+from shoal.step.scaling import Scaler
 from shoal.step.stopwatch import COMPUTE, Stopwatch
 from shoal.step.task import Task
 from shoal.step.threads import Crew, on
@@ -54,6 +55,10 @@ class DevicesRig(Rig):
         self._rigs = self._crew.each(one)
         self.model = self._rigs[0].model
         self._devices, self._together, self._looked = devices, spec.norm == "sync", 0
+
+    @property
+    def scaler(self) -> Scaler:  # type: ignore[override]
+        return self._rigs[0].scaler
 
     def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
         self._watch.to(COMPUTE)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,9 +17,11 @@ from shoal.base.tree import TreeSum, cover
 from shoal.data.batches import Batch
 from shoal.data.order import share
 from shoal.step.gang import Gang, Pending
+from shoal.step.scaling import Scaler
 from shoal.step.stopwatch import EXCHANGE
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.gradients import FlatGradients
+from shoal.strategies.replicated.hooks import Hook, Whole
 
 _ASKS = 2
 """Values of `ask` other than 0."""
@@ -32,8 +33,13 @@ class Exchange(ABC):
     """Between a worker's backward passes and the optimizer's step. One step: for each of this worker's batches
     `before_forward`, `after_forward`, `after_backward`; then `finish`."""
 
+    may_overflow = ""
+    """How finite gradients may become infinite on the way, if they may."""
+
     def __init__(self, gang: Gang) -> None:
         self.gang = gang
+        self.scaler = Scaler()
+        """Of the rig; `finish` leaves the gradient without it."""
         self.bytes_sent = 0
         self.gradients: list[torch.Tensor] = []
         """Flat tensors that hold the summed gradient after `finish`; parameters' `.grad` are views of them."""
@@ -56,10 +62,18 @@ class Exchange(ABC):
     def finish(self, ask: int) -> int:
         """Ends the step: gradients and buffers are the sums over all workers. Returns the largest ask of any."""
 
+    def skipped(self) -> None:  # noqa: B027  (most exchanges remember nothing)
+        """The sum was not finite, and all workers skip the step."""
+
     def norm(self) -> torch.Tensor:
         """2-norm of the whole gradient, after `finish`."""
         flats = self.gradients
         return torch.stack([flat.norm() for flat in flats]).norm() if len(flats) > 1 else flats[0].norm()
+
+    def _unscale(self, gradient: torch.Tensor) -> None:
+        """Takes the loss scale out of a gradient, in place."""
+        if self.scaler.scale != 1:
+            gradient.mul_(1 / self.scaler.scale)
 
     def _sent(self, tensor: torch.Tensor) -> None:
         """Counts a ring all-reduce: 2 (n-1)/n of the tensor leave each worker."""
@@ -98,6 +112,7 @@ class Local(Exchange):
 
     def finish(self, ask: int) -> int:
         assert self._sums is not None, "a step without a batch"
+        self._unscale(self._flat)
         self._buffers.take(self._sums)
         self._sums = None
         return ask
@@ -110,6 +125,7 @@ class Summed(Local):
         if self._sums is None:  # this worker had no images in the step
             self._flat.zero_()
             self._sums = torch.zeros(self._buffers.size, dtype=torch.float64, device=self.gang.device)
+        self._unscale(self._flat)
         side = torch.cat([self._sums, asks_row(ask, self.gang.device)])
         self._sums = None
         for tensor in (side, self._flat):
@@ -122,9 +138,10 @@ class Summed(Local):
 class Bucketed(Exchange):
     """torch's DistributedDataParallel: buckets travel while the backward pass goes on, buffers and asks beside them."""
 
-    def __init__(self, gang: Gang, *, bucket_mb: float, unused_parameters: bool) -> None:
+    def __init__(self, gang: Gang, *, bucket_mb: float, unused_parameters: bool, hook: Hook | None = None) -> None:
         super().__init__(gang)
-        self._bucket_mb, self._unused = bucket_mb, unused_parameters
+        self._bucket_mb, self._unused, self._hook = bucket_mb, unused_parameters, hook or Whole(gang.num_ranks)
+        self.may_overflow = self._hook.may_overflow
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
         self._model, self._buffers = model, buffers
@@ -151,14 +168,18 @@ class Bucketed(Exchange):
         return self._forward
 
     def _sum_bucket(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """DDP's own exchange divides by the number of workers; shards are uneven, so this one adds and no more."""
         buffer = bucket.buffer()
         self.gradients.append(buffer)
-        self._sent(buffer)
+        self._unscale(buffer)
+        before = self._hook.bytes_sent
         if bucket.is_last():  # from here on the backward pass only waits for the buckets
             self.gang.watch.to(EXCHANGE)
-        future = dist.all_reduce(buffer, async_op=True).get_future()  # type: ignore[union-attr]
-        return future.then(lambda done: done.value()[0])
+        future = self._hook.sum(bucket)
+        self.bytes_sent += self._hook.bytes_sent - before
+        return future
+
+    def skipped(self) -> None:
+        self._hook.forget()
 
     def before_forward(self, batch: Batch, last: bool) -> None:
         self._shared = last and batch.all_busy
@@ -208,6 +229,7 @@ class Bucketed(Exchange):
         for parameter, grad in held.items():
             if grad is not None:
                 parameter.grad.copy_(grad)  # type: ignore[union-attr]
+        self._unscale(flat.flat)
         self.gang.sum(flat.flat)
         self._sent(flat.flat)
         self.gradients = [flat.flat]
@@ -239,6 +261,7 @@ class Tree(Exchange):
 
     def after_backward(self, batch: Batch) -> None:
         shard = batch.shards[0][0]
+        self._unscale(self._flat)
         for tree, leaf in zip(self._trees, (self._flat.clone(), self._leaf), strict=True):
             tree.put((shard, shard + 1), leaf)
         self._filled = batch.num_shards

@@ -22,9 +22,6 @@ from shoal.strategies.replicated.average import Average
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.exchange import Exchange
 
-_MOST_SKIPS = 20
-"""Steps skipped in a row after which training has plainly failed."""
-
 
 class ReplicatedRig(Rig):
     """The step that single, ddp and deterministic training share."""
@@ -50,18 +47,20 @@ class ReplicatedRig(Rig):
         self._buffers = Buffers(self.model, average=spec.norm == "shard")
         self.optimizer = make_optimizer(self.model)
         self._average = Average(self.model, spec.ema_half_life) if spec.ema_half_life else None
+        self._computing = precision.computing(self.model)
+        self._judging = precision.computing(self._average.model) if self._average is not None else None
+        self.scaler = exchange.scaler = precision.scaler()
         if spec.compile:
-            self.model.compile()
-        self._net = exchange.attach(self.model, self._buffers)
+            self._computing.compile()
+        self._net = exchange.attach(self._computing, self._buffers)
         self._batches: list[Batch] = []
         self._norms: list[tuple[int, torch.Tensor]] = []
-        self._skipped = 0
         self._step = -1
         self._train()
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
-        return self._exchange.bytes_sent
+        return self._exchange.bytes_sent + getattr(self.optimizer, "bytes_sent", 0)
 
     def _train(self) -> None:
         self.model.train()
@@ -94,9 +93,14 @@ class ReplicatedRig(Rig):
                 f"{batch.step} has one image; use fewer shards, drop_last=true, or norm=frozen"
             ) from error
         self._exchange.after_forward(batch, last, self.ask)
-        (loss / batch.count_global).backward()
+        self._scaled(loss, batch).backward()
         self._exchange.after_backward(batch)
         return StepOutput(loss.detach(), logits.detach())
+
+    def _scaled(self, loss: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """A batch's part of the global mean, by which gradients are made."""
+        mean = loss / batch.count_global
+        return mean if self.scaler.scale == 1 else mean * self.scaler.scale
 
     @torch.no_grad()
     def apply(self, lr: float, images: int) -> Applied:
@@ -114,7 +118,7 @@ class ReplicatedRig(Rig):
             if not finite and not stop:
                 return self._skip(step, asked)
             self.settle()
-        self._skipped = 0
+        self.scaler.stepped()
         if self._spec.clip_norm is not None:
             scale = (self._spec.clip_norm / (length + 1e-6)).clamp(max=1.0)
             for flat in self._exchange.gradients:
@@ -122,17 +126,22 @@ class ReplicatedRig(Rig):
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         self.optimizer.step()
-        if self._average is not None:
-            self._average.follow(self.model, images)
+        self._follow(images)
         self._batches.clear()
         return Applied(True, asked)
 
+    def _follow(self, images: int) -> None:
+        """The average, after a step over so many images."""
+        if self._average is not None:
+            self._average.follow(self.model, images)
+
     def _skip(self, step: int, asked: int) -> Applied:
-        self._skipped += 1
         self._norms.clear()
         self._buffers.undo()
-        if self._skipped >= _MOST_SKIPS:
-            raise self._error(step, f" ({self._skipped} steps in a row were skipped)")
+        if (reason := self.scaler.exhausted) is not None:
+            raise self._error(step, f" ({reason})")
+        self.scaler.overflowed()
+        self._exchange.skipped()
         self._batches.clear()
         return Applied(False, asked)
 
@@ -150,23 +159,27 @@ class ReplicatedRig(Rig):
             flat.zero_()
         culprit = nonfinite.first(self.model, self._batches, self._again)
         late = "" if self._batches else " (found after the update: devices report late)"
-        return nonfinite.error(step, self._gang.process, culprit and culprit + more + late)
+        advice = nonfinite.ADVICE if self._precision.nonfinite == "stop" else nonfinite.SKIPPED
+        if self.scaler.told and not self.scaler.dynamic:
+            advice = nonfinite.SCALED
+        told = culprit and culprit + more + late
+        return nonfinite.error(step, self._gang.process, told, advice, self._exchange.may_overflow)
 
     @torch.enable_grad()
     def _again(self, batch: Batch) -> torch.Tensor:
         """Loss and gradient of a batch once more, without the other workers' part."""
-        loss, _ = self._loss(batch, self.model)
-        (loss / batch.count_global).backward()
+        loss, _ = self._loss(batch, self._computing)
+        self._scaled(loss, batch).backward()
         return loss.detach()
 
     @torch.inference_mode()
     def evaluate(self, batch: Batch, *, averaged: bool = False) -> torch.Tensor:
         batch = batch.to(self._gang.device)
-        model = self._average.model if averaged and self._average is not None else self.model
-        model.eval()
+        net = self._judging if averaged and self._judging is not None else self._computing
+        net.eval()
         try:
             with self._precision.context(self._gang.device):
-                return model(self._inputs(batch.images))
+                return net(self._inputs(batch.images))
         finally:
             self._train()
 
@@ -174,10 +187,17 @@ class ReplicatedRig(Rig):
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         if self._average is not None:
             state["ema"] = self._average.model.state_dict()
+        if self.scaler.told:
+            state["scaler"] = self.scaler.state()
         return state
+
+    def _load_scaler(self, state: dict[str, Any]) -> None:
+        if state.get("scaler") is not None:
+            self.scaler.load(state["scaler"])
 
     def load_state_dict(self, state: dict[str, Any], *, new_options: bool = False) -> None:
         check_fit(self.model, state["model"])
+        self._load_scaler(state)
         with torch.no_grad():
             copy_state(self.model, state["model"])
             if self._average is not None:

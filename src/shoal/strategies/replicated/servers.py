@@ -62,10 +62,12 @@ class Pushed(Exchange):
             self._buckets.arm()
 
     def _push(self, low: int, high: int) -> None:
+        self._unscale(self._flat[low:high])
         self._client.push(low, self._flat[low:high])
 
     def _push_from_device(self, low: int, high: int) -> None:
         """The copy goes on beside the backward pass, and the link's thread waits for it."""
+        self._unscale(self._flat[low:high])
         host = self._host[low:high]
         host.copy_(self._flat[low:high], non_blocking=True)
         copied = torch.cuda.Event()
@@ -176,14 +178,13 @@ class PsRig(ReplicatedRig):
             if self._precision.nonfinite == "stop":
                 raise self._error(step, "")
             return self._skip(step, asked)
-        self._skipped = 0
+        self.scaler.stepped()
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         self._client.pull(self._host)
         self._gang.watch.to(UPDATE)
         self._arrived()
-        if self._average is not None:
-            self._average.follow(self.model, images)
+        self._follow(images)
         self._batches.clear()
         return Applied(True, asked)
 
@@ -203,6 +204,7 @@ class PsRig(ReplicatedRig):
 
     def load_state_dict(self, state: dict[str, Any], *, new_options: bool = False) -> None:
         check_fit(self.model, state["model"])
+        self._load_scaler(state)
         with torch.no_grad():
             copy_state(self.model, state["model"])
             if self._average is not None:
