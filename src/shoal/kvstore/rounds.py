@@ -83,6 +83,8 @@ class Rounds:
         self.forget: Callable[[int], None] = lambda rank: None
         """Called when a worker will not come back."""
         self._open: dict[Hashable, Meeting] = {}
+        self._latest = ""
+        """What was met for last."""
 
     # Who is there ---------------------------------------------------------------------------------------------------
 
@@ -166,6 +168,7 @@ class Rounds:
             self._check(member)
             if meeting is None:
                 meeting = self._open[kind] = Meeting(kind, what, work)
+                self._latest = what
             meeting.parts[member.rank] = part
             self._look()
             return meeting
@@ -223,7 +226,7 @@ class Rounds:
         member.state = "dead"
         self.generation += 1
         steps = [meeting.what for meeting in self._open.values()]
-        where = f" at {steps[0]}" if steps else ""
+        where = f" at {steps[0]}" if steps else f" after {self._latest}" if self._latest else ""
         self._tell(f"{member.name} is gone{where}")
         if self.stops:
             self._fail(f"{member.name} is gone{where}")

@@ -394,9 +394,9 @@ class Session:
         self._answer(payload=self._server.rounds.together("side", self.member, header.step, part, what, add))
 
     def _barrier(self, header: Header) -> None:
-        self._server.rounds.together(
-            "barrier", self.member, header.step, None, f"barrier {header.step}", lambda parts: None
-        )
+        step = self._server.step
+        what = f"a barrier {f'after step {step}' if step >= 0 else 'before the first step'}"
+        self._server.rounds.together("barrier", self.member, header.step, None, what, lambda parts: None)
         self._answer()
 
     def _state(self, header: Header) -> None:
