@@ -6,12 +6,15 @@ Models are trained for one step: more would change no speed. Photos are made: JP
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `shoal predict` has it; torch reads it when it is loaded
 
 import numpy as np
 import torch
