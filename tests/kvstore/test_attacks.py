@@ -228,7 +228,7 @@ INSIDER = {
     "not-shared": (Header(Op.PUSH, Flag.SHARED, count=1).pack(), "not shared"),
     "no-codec": (Header(Op.PUSH, codec=2, count=16, nbytes=4).pack(), "codec 2"),
     "no-number": (
-        Header(Op.APPLY, nbytes=Commit.SIZE).pack() + Commit(1e300, None, True, 0, 0, 0).pack(),
+        Header(Op.COMMIT, nbytes=Commit.SIZE).pack() + Commit(1e300, None, True, 0, 0, 0).pack(),
         "a learning rate of 1e+300",
     ),
     "no-op": (b"SHL1\xff" + bytes(SIZE - 5), "no operation 255"),
@@ -275,7 +275,7 @@ def test_random_messages_of_an_insider(attack):
                 header = header._replace(
                     step=draw.randrange(9), start=draw.randrange(99), count=draw.choice([0, 1, 4, 2**40])
                 )
-                if header.op is Op.APPLY and len(payload) == Commit.SIZE:
+                if header.op is Op.COMMIT and len(payload) == Commit.SIZE:
                     continue  # a step of whatever was pushed before is a worker's right
                 wire.send(header, payload)
         except OSError:

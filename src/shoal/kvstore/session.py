@@ -30,7 +30,6 @@ _SIDES = (torch.float64, torch.int64)
 CHUNK = 1 << 20
 """Bytes of a DATA message at most."""
 _MOST_TABLES = 1 << 20
-_LARGEST = torch.finfo(torch.float32).max
 
 
 class Session:
@@ -266,8 +265,6 @@ class Session:
         table = self._table(header)
         self._server.step = header.step
         commit = Commit.unpack(self._exactly(header, Commit.SIZE))
-        if commit.lr is not None and not 0 <= commit.lr <= _LARGEST:  # times a gradient of 0 it would be no number
-            raise WireError(f"a learning rate of {commit.lr:g}; expected 0 to {_LARGEST:g}")
         self._settled(header.table)
         prepare, quiet = Flag.PREPARE in header.flags, Flag.QUIET in header.flags
         width = len(self._server.rounds.members), table.num_squares if prepare else 0

@@ -14,6 +14,8 @@ _SHARE = struct.Struct("<IIQ")
 _COMMIT = struct.Struct("<ddBBHIQQ")
 _RESULT = struct.Struct("<BBHIQQd")
 _APPLY = struct.Struct("<Bdd")
+_LARGEST = (2 - 2**-23) * 2.0**127
+"""Of float32's numbers."""
 
 
 class Hello(NamedTuple):
@@ -97,7 +99,15 @@ class Commit(NamedTuple):
     def unpack(data: bytes) -> Commit:
         lr, clip_norm, finite, ask, _, generation, pulled, position = _COMMIT.unpack(data)
         place = position - 1 if position else None
-        return Commit(_optional(lr), _optional(clip_norm), bool(finite), ask, generation, pulled, place)
+        return Commit(
+            _optional(lr, "learning rate"),
+            _optional(clip_norm, "largest norm"),
+            bool(finite),
+            ask,
+            generation,
+            pulled,
+            place,
+        )
 
 
 APPLIED, DROPPED, REDO, PREPARED = range(4)
@@ -153,12 +163,19 @@ class Apply(NamedTuple):
         status, lr, scale = _APPLY.unpack(data)
         if status not in (APPLIED, DROPPED, REDO):
             raise WireError(f"APPLY with status {status}")
-        return Apply(status, _optional(lr), scale)
+        return Apply(status, _optional(lr, "learning rate"), _checked(scale, "scale") if status == APPLIED else scale)
 
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _optional(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _optional(value: float, what: str) -> float | None:
+    return None if math.isnan(value) else _checked(value, what)
+
+
+def _checked(value: float, what: str) -> float:
+    """WireError where float32 cannot hold it: times a gradient of 0 it would be no number."""
+    if not 0 <= value <= _LARGEST:
+        raise WireError(f"a {what} of {value:g}; expected 0 to {_LARGEST:g}")
+    return value
