@@ -15,7 +15,7 @@ _READY = 0.05
 
 def sharing(items: Iterable[T]) -> Iterator[T]:
     """The same items. While they are waited for, torch has one thread: its others would only stand in the way of those
-    who make the items, busily waiting for work. Where they are ready in time it has as many as before.
+    who make the items. Where they are ready in time, and for the first, which all wait for, it has as many as before.
     """
     all_of_them = torch.get_num_threads()
     coming, used_s = iter(items), 0.0
@@ -27,7 +27,7 @@ def sharing(items: Iterable[T]) -> Iterator[T]:
             except StopIteration:
                 return
             come = time.perf_counter()
-            torch.set_num_threads(1 if come - began > _READY * used_s else all_of_them)
+            torch.set_num_threads(1 if used_s and come - began > _READY * used_s else all_of_them)
             yield item
             used_s = time.perf_counter() - come
     finally:
