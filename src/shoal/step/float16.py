@@ -10,6 +10,8 @@ from shoal.base.errors import UsageError
 from shoal.step.precision import Precision
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     import torch
 
     from shoal.step.scaling import Scaler
@@ -59,6 +61,15 @@ class Float16(Precision, frozen=True, kw_only=True):
             f"precision {self.name}: {lacking}; use precision=bf16 or fp32, let it fall back with "
             "precision.unsuited=fp32, or compute it slowly with precision.unsuited=slow"
         )
+
+
+class Autocast(Float16, frozen=True, kw_only=True):
+    """float16 where torch's autocast deems it safe, operation by operation."""
+
+    def context(self, device: torch.device) -> AbstractContextManager:
+        import torch
+
+        return torch.autocast(device.type, torch.float16)
 
 
 def _lacking(device: torch.device) -> str | None:
