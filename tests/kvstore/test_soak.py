@@ -106,18 +106,17 @@ def test_every_position_counts_once(tmp_path: Path):
         for process in workers:
             assert process.wait(90) == 0
         time.sleep(1.5)  # what the dead had taken is given back
-        # What nobody finished is left to the watcher, so that no hole is left below the last position.
-        last, step = 0, 0
-        first = watcher.take(LIMIT)
-        while True:
+        # The watcher takes what nobody finished, then new ones; one that equals the count has no hole below it.
+        last = -1
+        for step in range(200):
+            watcher.pull(flat)
+            count, position = -round(flat[0].item()), watcher.take(LIMIT)
             values = torch.zeros(SIZE)
-            values[0], values[1:] = 1.0, first % 7 + 1
+            values[0], values[1:] = 1.0, position % 7 + 1
             watcher.push(0, values)
             watcher.commit(step, lr=1.0)
-            step += 1
-            last = max(last, first)
-            first = watcher.take(last)
-            if first < 0:
+            last = max(last, position)
+            if position == count:
                 break
         watcher.pull(flat)
         watcher.close()
