@@ -60,7 +60,8 @@ def qdel(job: Struck, sge: Sge) -> None:
 def host(job: Struck, sge: Sge) -> None:
     other = environment(job.workers()[1])["SHOAL_NODE"]
     assert other == "1"
-    sge.hosts.off("host1" if job.said().count("eth0 of host2") else "host2")
+    wait_for(lambda: "workers meet at" in job.said(), 10, "what the job says has not come")  # it names the other's
+    sge.hosts.off("host1" if "eth0 of host2" in job.said() else "host2")
 
 
 CASES = {
