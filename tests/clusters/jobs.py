@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 PORTS = 15000
 """Where the ports begin that the processes listen on; every cluster has its own, for some run on the head."""
 TRAINING = ("digits", "data.limit=400", "batch=40", "shards=4", "strategy.deterministic=true", "strategy.threads=1",
-            "save_every=10st", "length=15ep")  # fmt: skip
+            "save_every=10st", "length=30ep")  # fmt: skip
 
 
 class Job:
