@@ -19,7 +19,7 @@ from shoal.data.augment import Augment
 from shoal.data.batches import Batches, Cut, eval_chunks
 from shoal.data.crops import Crops
 from shoal.data.decode import Pictures, hold
-from shoal.data.image import ImageError, centred, decode, resized
+from shoal.data.image import ImageError, centred, decode, linearly, resized
 from shoal.data.source import Held, SourceError, Streamed
 from small_images import encoded, jpeg, picture
 
@@ -187,6 +187,30 @@ def test_a_crop_is_the_part_resized_and_sometimes_mirrored():
         assert cut.shape == (3, 16, 16) and cut.dtype == torch.uint8
         mirrored += torch.equal(cut, part.flip(2)) and not torch.equal(cut, part)
     assert 10 < mirrored < 30
+
+
+def test_linear_looks_at_four_pixels_and_antialias_at_all():
+    pytest.importorskip("cv2")
+    image = torch.zeros(3, 64, 64, dtype=torch.uint8)
+    image[:, :, ::8] = 255  # fine stripes
+    assert linearly(image, 8, 8).unique().numel() == 1 and int(resized(image, 8, 8).float().mean()) in range(28, 36)
+    one = linearly(image[:1, :32], 16, 24)
+    assert one.shape == (1, 16, 24) and one.dtype == torch.uint8
+    large = torch.from_numpy(picture(4, 30, 20)).permute(2, 0, 1)
+    difference = linearly(large, 60, 40).int() - resized(large, 60, 40).int()  # nothing to alias where it grows
+    assert difference.abs().max() <= 1
+
+
+@pytest.mark.parametrize("filter", ["antialias", "linear"])
+def test_batches_lie_pixel_after_pixel_and_hold_the_crops(filter):
+    pytest.importorskip("cv2")
+    pictures = Pictures(streamed(VARIED), Augment(size=16, mirror=True, filter=filter), threads=3)
+    chosen = np.arange(20)
+    images, _ = pictures.train(chosen, seed=1, epoch=0)
+    crops = Augment(size=16, mirror=True, filter=filter).crops(chosen, seed=1, epoch=0)
+    for place in range(20):
+        assert np.array_equal(images[place], crops.cut(place, decode(VARIED[place])).numpy())
+    assert torch.from_numpy(images).is_contiguous(memory_format=torch.channels_last)
 
 
 # Splits

@@ -18,6 +18,7 @@ KINDS = {
     "recipes": "whole training jobs (`shoal train NAME`)",
     "models": "what can be trained (recipe key `model`)",
     "sources": "where images come from (recipe key `data`)",
+    "decoders": "what makes pixels of JPEGs (recipe key `data.decoder`)",
     "tasks": "how a batch becomes a loss (recipe key `task`)",
     "optims": "how gradients become steps (recipe key `optim`)",
     "schedules": "the learning rate over images seen (recipe key `schedule`)",

@@ -182,7 +182,7 @@ class Batches:
         return self._takes[key]
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = _dense(array)
         return tensor.pin_memory() if self._pin else tensor
 
     def _blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -263,10 +263,16 @@ def eval_chunks(
         for chunk in share(len(bounds), replica, num_replicas):
             chosen = np.arange(*bounds[chunk])
             images, labels = pictures.val(chosen)
-            whole = torch.from_numpy(np.ascontiguousarray(images))
-            yield chunk, Batch(whole, torch.from_numpy(labels), torch.from_numpy(chosen), len(chosen))
+            yield chunk, Batch(_dense(images), torch.from_numpy(labels), torch.from_numpy(chosen), len(chosen))
 
     return _ahead(chunks()) if threads and not hasattr(data, "pixels") else chunks()
+
+
+def _dense(array: np.ndarray) -> torch.Tensor:
+    """Without a hole in memory; images may lie there plane after plane or pixel after pixel."""
+    tensor = torch.from_numpy(array)
+    by_pixel = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return tensor if by_pixel else tensor.contiguous()
 
 
 def _ahead(items: Iterator[tuple[int, Batch]]) -> Iterator[tuple[int, Batch]]:

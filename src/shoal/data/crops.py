@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from shoal.data.image import resized
@@ -45,6 +46,7 @@ class Crops:
         mirror: Mirror,
         seed: int,
         epoch: int,
+        resizer: Callable[[torch.Tensor, int, int], torch.Tensor] = resized,
     ) -> None:
         """indices int64 [B]; side in pixels; scale and ratio: least and largest."""
         import numpy as np
@@ -56,7 +58,7 @@ class Crops:
 
         tries = range(_TRIES)
         low, high = np.log(ratio)
-        self._side, self._ratio = side, ratio
+        self._side, self._ratio, self._resizer = side, ratio, resizer
         self._areas = [scale[0] + (scale[1] - scale[0]) * drawn(AREA, number) for number in tries]
         self._ratios = [np.exp(low + (high - low) * drawn(RATIO, number)) for number in tries]
         self._rows, self._columns = drawn(ROW), drawn(COLUMN)
@@ -77,5 +79,5 @@ class Crops:
     def cut(self, place: int, image: torch.Tensor) -> torch.Tensor:
         """uint8 [C, H, W] -> uint8 [C, side, side]."""
         top, left, tall, wide = self.box(place, *image.shape[1:])
-        part = resized(image[:, top : top + tall, left : left + wide], self._side, self._side)
+        part = self._resizer(image[:, top : top + tall, left : left + wide], self._side, self._side)
         return part.flip(2) if self._mirrored[place] else part

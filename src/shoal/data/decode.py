@@ -55,8 +55,9 @@ class Pictures:
     def _each(
         self, chosen: np.ndarray, size: tuple[int, int], look: Callable[[int, torch.Tensor], torch.Tensor]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Each image as `look(place in the batch, image)` makes it, in one array made beforehand."""
-        images = np.empty((len(chosen), self._data.shape[0], *size), np.uint8)
+        """Each image as `look(place in the batch, image)` makes it, in one array made beforehand: pixel after pixel,
+        as decoders write them and models in channels_last read them."""
+        images = np.empty((len(chosen), *size, self._data.shape[0]), np.uint8).transpose(0, 3, 1, 2)
         labels = self._data.labels[chosen]
         target = torch.from_numpy(images)
 

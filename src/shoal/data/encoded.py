@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from shoal.base.errors import shown_path
+from shoal.data.decoder import Decoder
+from shoal.data.decoders.auto import Auto
 from shoal.data.image import Bytes, ImageError
 from shoal.data.source import Held, Source, SourceError, Split, Streamed
 
@@ -25,6 +27,8 @@ class EncodedSource(Source, frozen=True, kw_only=True):
     on_bad: Literal["stop", "skip"] = "stop"
     """At an image that cannot be decoded: stop, or skip it. A skipped image keeps its place in the order, so that all
     others come when they would have come, but has no label and counts nowhere."""
+    decoder: Annotated[Decoder, Meta(extra={"seam": "decoders", "default": "auto"})] = Auto()
+    """What makes pixels of JPEGs (`shoal list decoders`); the pixels are the same."""
     memory_gib: Annotated[float, Meta(ge=0)] = 2.0
     """Splits whose images have all one size, and together at most this, are decoded once and held; GiB per worker."""
 
@@ -76,6 +80,7 @@ class YourImages(EncodedSource, frozen=True, kw_only=True):
                 std=self.std,
                 side=self.image_size,
                 on_bad=self.on_bad,
+                jpeg=self.decoder.ready(),
             )
         )
 

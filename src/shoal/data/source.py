@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from shoal.data.decoder import Jpeg
+
 Split = Literal["train", "val"]
 
 
@@ -121,8 +123,10 @@ class Streamed:
         std: tuple[float, ...],
         side: int | None = None,
         on_bad: Literal["stop", "skip"] = "stop",
+        jpeg: Jpeg | None = None,
     ) -> None:
-        """where: how messages name an image. labels integer [n]. side: images are resized and cut to that, pixels."""
+        """where: how messages name an image. labels integer [n]. side: images are resized and cut to that, pixels.
+        jpeg: decodes those."""
         self.read, self.where = read, where
         self.labels = labels.astype("int64")
         self.classes = classes
@@ -131,12 +135,13 @@ class Streamed:
         self.std = std
         self.notes: tuple[str, ...] = ()
         self.on_bad = on_bad
+        self._jpeg = jpeg
         self._side = side
         self._skipped: set[int] = set()
 
     def decoded(self, index: int) -> torch.Tensor:
         """The image, uint8 [3, H, W]. ImageError says why there is none."""
-        image = decode(self.read(index))
+        image = decode(self.read(index), self._jpeg)
         return image if image.shape == self.shape or not self._side else centred(image, self._side, self._side)
 
     def image(self, index: int) -> torch.Tensor | None:

@@ -17,6 +17,7 @@ import msgspec
 
 SEAMS = {
     "sources": "shoal.data.sources",
+    "decoders": "shoal.data.decoders",
     "tasks": "shoal.step.tasks",
     "optims": "shoal.step.optims",
     "schedules": "shoal.step.schedules",

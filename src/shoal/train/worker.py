@@ -174,6 +174,8 @@ def _start(loaded: Loaded, setup: Setup, machine: Machine, *, resumed: bool) -> 
     why = [*machine.why]
     shard = -(-clock.span.batch // setup.cut.shards)
     why += tensor_cores(recipe.precision.name, machine.device, shard, recipe.model.channels_last)
+    if decoder := getattr(recipe.data, "decoder", None):
+        why.append(decoder.why())
     if recipe.shards == "auto":
         why.append(f"shards: {recipe.shards_for(workers)} (auto; another number of workers would train another model)")
     if recipe.batch is None:

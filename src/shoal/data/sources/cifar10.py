@@ -84,7 +84,15 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
                 f"{records.where(at)}: label {labels[at]:g}; CIFAR-10 has 0 to 9 (other data: data=recordio)"
             )
         images = Streamed(
-            records.image, records.where, labels, CLASSES, mean=MEAN, std=STD, side=32, on_bad=self.on_bad
+            records.image,
+            records.where,
+            labels,
+            CLASSES,
+            mean=MEAN,
+            std=STD,
+            side=32,
+            on_bad=self.on_bad,
+            jpeg=self.decoder.ready(),
         )
         return self.held(images)
 

@@ -1,0 +1,1 @@
+"""What makes pixels of JPEGs; one file per decoder."""
