@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import sys
@@ -9,6 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+
+from shoal.base.errors import UsageError
+from shoal.cli.counts import Counts
+from shoal.cli.seconds import Seconds
 
 if TYPE_CHECKING:
     from shoal.data.look import Found, Part
@@ -25,6 +30,7 @@ def command() -> None:
     shoal data show imagenet
     shoal data pack imagenet/val imagenet/val-by-class --labels val.txt --classes imagenet/train
     shoal data pack imagenet/train imagenet_train.rec
+    shoal data io imagenet-resnet50 data.path=imagenet
     """
 
 
@@ -96,6 +102,52 @@ def pack(
     click.echo(f"{_shown(dst)}: {packed.images:,} images of {packed.classes:,} classes{left_out}{copied}")
 
 
+@command.command("io")
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--threads", type=Counts("threads"), metavar="N,N…", help="data.threads to try. [default: 1, 2, 4 … cores]"
+)
+@click.option("--turns", type=click.IntRange(min=1), default=5, show_default=True, metavar="N",
+              help="So often all stages are measured, one after another.")  # fmt: skip
+@click.option("--turn", "turn_s", type=Seconds(0.01), default="1s", show_default=True, metavar="TIME",
+              help="How long each stage has in a turn.")  # fmt: skip
+@click.option("--picture", type=click.Path(path_type=Path), metavar="FILE", help="Draw it (PNG).")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON, with every turn.")
+def input_output(
+    recipe: str,
+    overrides: tuple[str, ...],
+    threads: tuple[int, ...] | None,
+    turns: int,
+    turn_s: float,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure how fast RECIPE's images come, stage by stage, and whether that holds its model back.
+
+    read: the encoded images alone; decoded, cropped: the way up to there; in batches: as the training gets them, made
+    by threads ahead of it; on the device: copied there and normalised. The model takes the same batch again and again.
+    One worker; nothing is trained, nothing is kept.
+    """
+    from shoal.base.host import cores
+    from shoal.recipe.load import load
+
+    loaded = load(recipe, overrides)
+    if picture and (picture.is_dir() or not picture.absolute().parent.is_dir()):
+        raise UsageError(f"--picture {picture}: no such folder to write a file in")
+    from shoal.train.intake import measure  # imports torch, which takes seconds
+
+    found = measure(loaded.recipe, threads or _up_to(cores()), turns, turn_s)
+    if picture:
+        found.picture(picture, f"{loaded.name}: from {loaded.recipe.data.name} to batches")
+    click.echo(json.dumps(found.plain(), indent=1) if as_json else found.text())
+
+
+def _up_to(cores: int) -> tuple[int, ...]:
+    """1, 2, 4 … and all of them."""
+    return tuple(sorted({*(2**power for power in range(cores.bit_length()) if 2**power <= cores), cores}))
+
+
 def _text(found: Found) -> str:
     from shoal.data.look import NONE
     from shoal.report.tables import table
@@ -142,8 +194,6 @@ def _yaml(data: dict[str, Any]) -> str:
 
 
 def _json(found: Found) -> str:
-    import json
-
     parts = [
         {"name": part.name, "path": part.path, "images": part.images, "classes": part.classes} for part in found.parts
     ]

@@ -7,26 +7,13 @@ from pathlib import Path
 import click
 
 from shoal.base.errors import DONE, FAILED, UsageError
-
-
-class Counts(click.ParamType):
-    """`1,2,4`."""
-
-    name = "N,N…"
-
-    def convert(self, value, param, ctx):
-        if isinstance(value, tuple):
-            return value
-        words = str(value).split(",")
-        if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
-            self.fail(f"{value!r}: expected numbers of workers from 1 on, as in 1,2,4", param, ctx)
-        return tuple(int(word) for word in words)
+from shoal.cli.counts import Counts
 
 
 @click.command("scale", short_help="Compare strategies and numbers of workers: a table, pictures, a verdict.")
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--workers", type=Counts(), default="1,2", show_default=True, metavar="N,N…",
+@click.option("--workers", type=Counts("workers"), default="1,2", show_default=True, metavar="N,N…",
               help="Numbers of workers (of dp: of devices).")  # fmt: skip
 @click.option("--strategies", default="ddp", show_default=True, metavar="S,S…",
               help="Strategies, as in ddp,ps,ps:mode=async,dp (`shoal list strategies`).")  # fmt: skip
