@@ -203,3 +203,21 @@ def test_torch_stays_away_until_images_are_decoded(root):
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
         assert done.stderr.splitlines()[-1] == f"exit {code}, heavy: []", (words, done.stderr)
         assert "Traceback" not in done.stderr
+
+
+# check
+
+
+def test_check_tells_all_and_ends_with_1_where_something_is_wrong(root):
+    result = run("check", root)
+    assert result.exit_code == 1  # the same pictures under the same names in both splits
+    assert "WRONG: images in both splits" in result.stdout and result.stdout.rstrip().endswith("something is wrong")
+    told = json.loads(run("check", root, "--json").stdout)
+    assert [split["images"] for split in told["splits"]] == [5, 2] and not told["well"]
+    for number, file in enumerate(sorted((root / "val").rglob("*.jpg"))):
+        file.write_bytes(jpeg(700 + number))
+    result = run("check", root, "--threads", "1")
+    assert result.exit_code == 0 and result.stdout.rstrip().endswith("all is well"), result.stdout
+    (root / "val/ant/000.jpg").write_bytes(b"none")
+    result = run("check", root)
+    assert result.exit_code == 1 and "BAD: " in result.stderr and "1 bad images, told above" in result.stdout

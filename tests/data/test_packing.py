@@ -63,7 +63,7 @@ def test_class_folders_as_records(root, tmp_path):
     assert (packed.images, packed.classes, packed.bad) == (7, 3, 0)
     write(plan(root / "val", val, tmp_path / "val.txt", root))
     assert left(tmp_path / "out") == {
-        f"{name}.{ending}" for name in ("train", "val") for ending in ("rec", "idx", "lst")
+        f"{name}.{ending}" for name in ("train", "val") for ending in ("rec", "idx", "lst", "crc.npy")
     }
     files, records = Folder(path=str(root)), Recordio(path=str(tmp_path / "out"), memory_gib=0)
     assert held(records.open("train")) == held(files.open("train"))

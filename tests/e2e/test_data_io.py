@@ -16,7 +16,13 @@ QUICK = ("strategy.threads=1", "--turns", "2", "--turn", "0.05s")
 def test_images_in_files_come_stage_by_stage(tmp_path: Path) -> None:
     for split in ("train", "val"):
         class_folders(tmp_path / "images" / split, {"ant": 20, "bee": 20})
-    words = ("own-images", f"data.path={tmp_path / 'images'}", "model=cifar-resnet8", "data.augment.size=32", "data.threads=1")
+    words = (
+        "own-images",
+        f"data.path={tmp_path / 'images'}",
+        "model=cifar-resnet8",
+        "data.augment.size=32",
+        "data.threads=1",
+    )
     result = warm(tmp_path, "data", "io", *words, *QUICK, "--threads", "1,3", "--json", "--picture", tmp_path / "i.png")
     assert result.code == 0, result
     told = json.loads(result.out)

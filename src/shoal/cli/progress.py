@@ -11,10 +11,14 @@ import click
 class Progress:
     """On stderr: one line that is written over in a terminal, one every ten seconds elsewhere."""
 
-    def __init__(self, count: int) -> None:
-        self._count, self._began = count, time.monotonic()
+    def __init__(self, count: int = 0) -> None:
         self._terminal = sys.stderr.isatty()
         self._every_s = 0.2 if self._terminal else 10.0
+        self.begin(count)
+
+    def begin(self, count: int) -> None:
+        """There are so many, from now on."""
+        self._count, self._began = count, time.monotonic()
         self._next = self._began + self._every_s
 
     def done(self, count: int) -> None:

@@ -22,7 +22,14 @@ fill the memory."""
 
 _SEGMENT = struct.Struct(">BBHBHHB")  # of a JPEG: 0xFF, marker, length; of a frame also bits, height, width, colours
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-
+_COLOURS = {1: "grey", 4: "CMYK"}
+_MODES = {
+    "RGB": "colour",
+    "L": "grey",
+    "P": "palette",
+    "RGBA": "colour with transparency",
+    "LA": "grey with transparency",
+}
 
 Bytes = bytes | memoryview
 """An encoded image; a view where it lies in a memory map already."""
@@ -96,6 +103,16 @@ def centred(image: torch.Tensor, shorter: int, side: int) -> torch.Tensor:
     image = resized(image, shorter * height // short, shorter * width // short)
     top, left = (round((length - side) / 2) for length in image.shape[1:])
     return image[:, top : top + side, left : left + side]
+
+
+def form_of(data: Bytes) -> str:
+    """`JPEG, colour`, `PNG, palette` …: of an image that can be decoded."""
+    if data[:3] == b"\xff\xd8\xff":
+        return f"JPEG, {_COLOURS.get(jpeg_frame(data)[2], 'colour')}"
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        return f"{image.format}, {_MODES.get(image.mode, image.mode)}"
 
 
 def jpeg_frame(data: Bytes) -> tuple[int, int, int]:

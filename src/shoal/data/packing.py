@@ -19,6 +19,7 @@ from shoal.base.host import cores
 from shoal.data.encoded import read_file
 from shoal.data.image import ImageError, decode
 from shoal.data.labels import Label, Labels, read_labels
+from shoal.data.recordio import Header, Writer, pack, sums_of
 from shoal.data.source import SourceError
 from shoal.data.sources.folder import classes_in, entries_of, images_in
 
@@ -229,15 +230,13 @@ def _checked(images: tuple[Picked, ...]) -> Iterator[tuple[Picked, bytes | Image
         pool.shutdown(cancel_futures=True)
 
 
-def _files(rec: Path) -> tuple[Path, Path, Path]:
+def _files(rec: Path) -> tuple[Path, ...]:
     """What belongs to a .rec. It comes last: where it is, the others are."""
-    return rec.with_suffix(".lst"), rec.with_suffix(".idx"), rec
+    return rec.with_suffix(".lst"), rec.with_suffix(".idx"), sums_of(rec), rec
 
 
 def _write_records(packing: Packing, checked: Iterator[tuple[Picked, bytes]]) -> int:
     """A .rec of the bytes as they are, its .idx, and the .lst that names the classes."""
-    from shoal.data.recordio import Header, Writer, pack
-
     with files_whole(*_files(packing.dst)) as aside:
         rec = aside / packing.dst.name
         with Writer(rec) as writer, open(rec.with_suffix(".lst"), "wb") as lst:

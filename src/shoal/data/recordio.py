@@ -11,6 +11,8 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import zlib
+from array import array
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shoal.base.errors import shown_path
+from shoal.base.errors import first_line, shown_path
 from shoal.data.image import Bytes
 from shoal.data.source import SourceError
 
@@ -50,25 +52,34 @@ def pack(header: Header, image: bytes) -> bytes:
     return _HEADER.pack(len(labels), 0.0, header.id, header.id2) + labels.tobytes() + image
 
 
+def sums_of(rec: Path) -> Path:
+    """The file beside a .rec that holds the CRC-32 of each record: from its first byte to the next record's, uint32 [n]
+    in numpy's format."""
+    return rec.with_suffix(".crc.npy")
+
+
 class Writer:
-    """Writes a .rec and, beside it, its .idx. A context manager."""
+    """Writes a .rec and, beside it, its .idx and its sums. A context manager."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb")  # noqa: SIM115  (closed with the writer)
         self._index = open(path.with_suffix(".idx"), "w", encoding="ascii")  # noqa: SIM115
-        self._count = 0
+        self._sums, self._sums_path = array("I"), sums_of(path)
 
     def write(self, record: bytes, key: int | None = None) -> None:
         """Appends a record; `key` names it in the .idx (default: its number)."""
-        self._index.write(f"{self._count if key is None else key}\t{self._file.tell()}\n")
-        self._count += 1
+        self._index.write(f"{len(self._sums) if key is None else key}\t{self._file.tell()}\n")
+        crc = 0
         parts = _split(record)
         for number, part in enumerate(parts):
             first, last = number == 0, number == len(parts) - 1
             kind = (_WHOLE if last else _FIRST) if first else (_LAST if last else _MIDDLE)
             if len(part) > _MOST:
                 raise ValueError(f"a part of {len(part)} bytes; RecordIO holds at most {_MOST}")
-            self._file.write(_PART.pack(MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4))
+            written = _PART.pack(MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4)
+            self._file.write(written)
+            crc = zlib.crc32(written, crc)
+        self._sums.append(crc)
 
     def __enter__(self) -> Writer:
         return self
@@ -78,6 +89,7 @@ class Writer:
     ) -> None:
         self._file.close()
         self._index.close()
+        np.save(self._sums_path, np.array(self._sums, "<u4"))
 
 
 def _split(record: bytes) -> list[bytes]:
@@ -193,6 +205,24 @@ class Records:
                 )
             held[number] = labels[column]
         return held
+
+    def damage(self) -> list[str]:
+        """What is not as it was packed, by the sums beside the file; nothing where there are none."""
+        file = sums_of(self.path)
+        if not file.is_file():
+            return []
+        try:
+            sums = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            return [f"{shown_path(file)}: cannot be read ({first_line(error)}); remove it, or pack anew"]
+        if sums.shape != (len(self),) or sums.dtype != np.dtype("<u4"):
+            return [f"{shown_path(file)}: does not belong to {len(self):,} records; remove it, or pack anew"]
+        ends = [*self.starts[1:].tolist(), len(self._bytes)]
+        return [
+            f"{self.where(number)}: its bytes are not those that were packed (CRC-32); copy the file again"
+            for number, (start, end) in enumerate(zip(self.starts.tolist(), ends, strict=True))
+            if zlib.crc32(self._view[start:end]) != sums[number]
+        ]
 
     # Finding the records
 
