@@ -216,19 +216,19 @@ def test_a_signal_stops_asynchronous_workers_at_one_step(recipe: Path, tmp_path:
     assert Run(folder).steps_saved()[-1] == last["step"]
 
 
-@pytest.mark.parametrize("who", ["worker", "server"])
-def test_asynchronously_the_others_go_on(who: str, recipe: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+@pytest.mark.parametrize("who", [("worker", 0), ("server", 0)], ids=lambda who: f"{who[0]}-{who[1]}")
+def test_asynchronously_the_others_go_on(who: tuple[str, int], recipe: Path, tmp_path: Path) -> None:
+    folder, (role, number) = tmp_path / "run", who
     long = ("length=12ep", "eval_every=6ep", "save_every=6ep")
     with shoal(tmp_path, "train", recipe, *LOOSE, *long, "-n", "3", "-s", "1", "--run", folder) as program:
         wait_until(folder, 40)
-        os.kill(the(who, 1 if who == "worker" else 0)(program), signal.SIGKILL)
+        os.kill(the(role, number)(program), signal.SIGKILL)
         result = program.result()
     assert result.code == 0, result
     last = accounts(folder)[-1]
     assert last["step"] == 12 * STEPS_PER_EPOCH
-    if who == "worker":
-        assert "worker 1 was killed by SIGKILL; the others went on" in result.err
+    if role == "worker":
+        assert f"worker {number} was killed by SIGKILL; the others went on" in result.err
         assert last["workers"] == 2 and last["counted"] == last["expected"]
     else:
         assert "server 0 was killed by SIGKILL; it is started again" in result.err
@@ -236,3 +236,19 @@ def test_asynchronously_the_others_go_on(who: str, recipe: Path, tmp_path: Path)
     scores = [event for event in Run(folder).read_metrics() if event["event"] == "val"]
     assert [event["count"] for event in scores] == [359, 359]
     assert scores[-1]["top1"] > 0.9
+
+
+def test_asynchronously_what_overflows_is_left_out_and_accounted_for(tmp_path: Path) -> None:
+    recipe, folder = tmp_path / "tiny.yaml", tmp_path / "run"
+    recipe.write_text(
+        "data: {name: synthetic, images: 32, classes: 3, channels: 1, size: 8}\nmodel: digits-cnn\nbatch: 8\n"
+        "shards: 4\noptim: {name: sgd, lr: 0.05}\nschedule: constant\nlength: 2ep\nstrategy: {name: ps, mode: async}\n"
+        "precision: {name: O2, unsuited: slow, init_scale: 16777216}\n"
+    )
+    result = run_shoal(tmp_path, "train", recipe, "-n", "2", "strategy.threads=1", "--run", folder)
+    assert result.code == 0, result
+    events = Run(folder).read_metrics()
+    scales = [event["loss_scale"] for event in events if event["event"] == "skip"]
+    assert scales and scales == [2.0 ** (23 - number) for number in range(len(scales))]  # of the first worker
+    told = [(event["counted"] + event["dropped"], event["again"]) for event in accounts(folder)]
+    assert told == [(32, 0), (32, 0)] and accounts(folder)[0]["dropped"] > 0
