@@ -11,7 +11,8 @@ import pytest
 
 from shoal.base.errors import ShoalError
 from shoal.data.checking import check
-from shoal.data.packing import plan, write
+from shoal.data.packed import write
+from shoal.data.packing import plan
 from shoal.data.recordio import Records, sums_of
 from small_images import cifar_files, class_folders, encoded, jpeg, picture, rec_pair, write_files
 

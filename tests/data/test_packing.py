@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from shoal.base.errors import ShoalError, UsageError
-from shoal.data.packing import plan, write
+from shoal.data.image import decode, resized
+from shoal.data.packed import write
+from shoal.data.packing import arranged, plan
+from shoal.data.recoding import Recoding
 from shoal.data.source import Streamed
 from shoal.data.sources.folder import Folder
 from shoal.data.sources.recordio import Recordio
@@ -243,3 +249,61 @@ def test_classes_that_are_called_numbers(root, tmp_path):
     labels.write_text("".join(f"v_{n:08}.JPEG {2 if n % 2 else 10}\n" for n in range(1, 5)))
     planned = plan(root / "val", tmp_path / "t.rec", labels, tmp_path / "train")
     assert planned.classes == ("10", "2") and [image.label for image in planned.images] == [1, 0, 1, 0]
+
+
+# Smaller, mixed, dealt out
+
+
+def test_larger_images_become_smaller_once(tmp_path):
+    class_folders(tmp_path / "in", {"ant": 2}, sizes=((40, 100), (16, 20)))
+    (packing,) = arranged(plan(tmp_path / "in", tmp_path / "small.rec"), Recoding(20, 90))
+    assert write(packing).images == 2
+    large, small = (data for data, _ in held(Recordio(path=str(packing.dst), memory_gib=0).open("train")))
+    assert small == jpeg(1, 16, 20)  # its very bytes
+    image, whole = decode(large), decode(jpeg(0, 40, 100))
+    assert image.shape == (3, 20, 50) and len(large) < len(jpeg(0, 40, 100))
+    assert (image.float() - resized(whole, 20, 50).float()).abs().mean() < 3
+    assert write(replace(packing, dst=tmp_path / "again.rec"), threads=3).images == 2
+    assert (tmp_path / "again.rec").read_bytes() == packing.dst.read_bytes()
+
+
+def test_shuffled_classes_are_mixed_the_same_way_every_time(tmp_path):
+    class_folders(tmp_path / "in", {"ant": 20, "bee": 20})
+    plain = plan(tmp_path / "in", tmp_path / "x.rec")
+    (mixed,) = arranged(plain, shuffle=True)
+    assert set(mixed.images) == set(plain.images) and mixed.images == plain.shuffled().images
+    labels = [image.label for image in mixed.images]
+    assert 8 < sum(one != other for one, other in itertools.pairwise(labels)) < 32
+
+
+def test_splits_deal_out_each_class(tmp_path):
+    class_folders(tmp_path / "in", {"ant": 20, "bee": 10})
+    packings = arranged(plan(tmp_path / "in", tmp_path / "x.rec"), splits=(0.7, 0.2, 0.1))
+    assert [packing.dst.name for packing in packings] == ["x_train.rec", "x_val.rec", "x_test.rec"]
+    counts = [[sum(image.label == label for image in packing.images) for label in (0, 1)] for packing in packings]
+    assert counts == [[14, 7], [4, 2], [2, 1]]
+    assert len({image.path for packing in packings for image in packing.images}) == 30
+    for packing in packings:
+        write(packing)
+    split = Recordio(path=str(tmp_path), memory_gib=0).open("val")
+    assert split.classes == ("ant", "bee") and len(split.labels) == 6
+
+
+@pytest.mark.parametrize(
+    ("splits", "told"),
+    [((0.5,), "two or three that make 1"), ((0.9, 0.2), "that make 1"), ((0.5, -0.5, 1.0), "that make 1"),
+     ((0.999, 0.001), "no image is left for x_val.rec; 5 are too few")],
+)  # fmt: skip
+def test_shares_that_are_none(tmp_path, splits, told):
+    class_folders(tmp_path / "in", {"ant": 5})
+    with pytest.raises(UsageError, match=re.escape(told)):
+        arranged(plan(tmp_path / "in", tmp_path / "x.rec"), splits=splits)
+
+
+def test_a_split_that_is_there_is_not_replaced_and_folders_hold_files_themselves(root, tmp_path):
+    (tmp_path / "x_val.rec").touch()
+    with pytest.raises(UsageError, match=r"x_val\.rec: exists already"):
+        arranged(plan(root / "train", tmp_path / "x.rec"), splits=(0.5, 0.5))
+    folders = plan(root / "val", tmp_path / "dst", tmp_path / "val.txt", root / "train")
+    with pytest.raises(UsageError, match="--resize, --shuffle and --splits are for a DST"):
+        arranged(folders, Recoding(20))

@@ -6,6 +6,7 @@ import json
 import shlex
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +19,25 @@ from shoal.cli.seconds import Seconds
 if TYPE_CHECKING:
     from collections import Counter
 
+    from shoal.cli.progress import Progress
     from shoal.data.checking import Check
     from shoal.data.look import Found, Part
+    from shoal.data.packed import Packed
+
+
+class Shares(click.ParamType):
+    """`0.9,0.1`."""
+
+    name = "S,S…"
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(word) for word in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r}: expected shares as in 0.9,0.1", param, ctx)
+
 
 _FIRST = 10
 """Classes shown one by one; the rest are summed up."""
@@ -72,6 +90,13 @@ def show(path: Path, as_json: bool) -> None:
     show_default=True,
     help="At images that cannot be decoded: write nothing, or leave them out.",
 )
+@click.option("--resize", type=click.IntRange(min=1), metavar="PX",
+              help="Make larger images smaller: their shorter side to so many pixels, as new JPEGs.")  # fmt: skip
+@click.option("--quality", type=click.IntRange(1, 100), metavar="1-100", help="Of those JPEGs. [default: 95]")
+@click.option("--shuffle", is_flag=True, help="Mix the classes (always in the same way), for readers in a row.")
+@click.option("--splits", type=Shares(), default=(), metavar="S,S[,S]",
+              help="Deal the images out to DST_train.rec, DST_val.rec (and DST_test.rec), as in 0.9,0.1.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="That decode. [default: one per core]")
 def pack(
     src: Path,
     dst: Path,
@@ -79,36 +104,60 @@ def pack(
     classes: Path | None,
     synsets: Path | None,
     on_bad: Literal["stop", "skip"],
+    resize: int | None,
+    quality: int | None,
+    shuffle: bool,
+    splits: tuple[float, ...],
+    threads: int | None,
 ) -> None:
     """Pack the images of the folder SRC as DST; SRC is never changed.
 
-    DST ending in .rec: MXNet's RecordIO with .idx and .lst, the files' bytes as they are. Else: a new folder of class
+    DST ending in .rec: MXNet's RecordIO with .idx, .lst and checksums, the files' bytes as they are (but for --resize).
+    Else: a new folder of class
     folders of hard links (copies on another file system), which mends a flat validation folder.
 
     The forms of label FILES: lines of `name label` or `name,label` as Caffe's val.txt, Kaggle's LOC_val_solution.csv,
     ILSVRC's validation_ground_truth.txt with --synsets, MXNet's .lst. A number is the place of a class among the names
     of TRAINFOLDER's class folders, from 0.
     """
-    from shoal.data.packing import plan, write
-
-    planned = plan(src, dst, labels, classes, synsets)
+    if quality and not resize:
+        raise UsageError(
+            "--quality: is of the images that --resize makes smaller; without it all bytes stay as they are"
+        )
     from shoal.cli.progress import Progress
+    from shoal.data.packed import write
+    from shoal.data.packing import arranged, plan
+    from shoal.data.recoding import Recoding
 
-    progress = Progress(len(planned.images))
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is removed on the way out
+    recoding = Recoding(resize, quality or 95) if resize else None
+    packings = arranged(plan(src, dst, labels, classes, synsets), recoding, shuffle=shuffle, splits=splits)
+    progress, before = Progress(sum(len(one.images) for one in packings)), 0
+    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was begun is removed on the way out
     try:
-        packed = write(planned, on_bad, done=progress.done, told=progress.bad)
+        for one in packings:
+            done = partial(_done, progress, before)
+            packed = write(one, on_bad, threads=threads, done=done, told=progress.bad)
+            before += len(one.images)
+            progress.end()
+            click.echo(f"{_shown(one.dst)}: {_packed(packed)}")
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)
         progress.end()
+
+
+def _done(progress: Progress, before: int, count: int) -> None:
+    progress.done(before + count)
+
+
+def _packed(packed: Packed) -> str:
     left_out = f"; {packed.bad:,} left out" if packed.bad else ""
     copied = f"; {packed.copied:,} copied, as they could not be linked" if packed.copied else ""
-    click.echo(f"{_shown(dst)}: {packed.images:,} images of {packed.classes:,} classes{left_out}{copied}")
+    return f"{packed.images:,} images of {packed.classes:,} classes{left_out}{copied}"
 
 
 @command.command("check")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="That decode.  [default: one per core]")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="That decode. [default: one per core]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON, every bad image.")
 def check(path: Path, threads: int | None, as_json: bool) -> None:
     """Read and decode every image at PATH; ends with 1 where something is wrong.

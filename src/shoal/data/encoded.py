@@ -95,11 +95,14 @@ def read_file(path: str) -> bytes:
 
 
 def train_or_val(folder: Path, split: Split) -> Path:
-    """The .rec of a split in a folder of two: the one with the split's name in its own."""
+    """The .rec of a split in a folder: the one with the split's name in its own; without a *val*.rec the *test*.rec."""
     words = ("train",) if split == "train" else ("val", "test")
-    found = sorted(file for file in folder.glob("*.rec") if any(word in file.stem.lower() for word in words))
-    if len(found) != 1:
-        what = f"{len(found)} files are" if found else "no file is"
-        pattern = " or ".join(f"*{word}*.rec" for word in words)
-        raise SourceError(f"{shown_path(folder)}: {what} named {pattern}; one is needed, or data.path and data.val")
-    return found[0]
+    for word in words:
+        found = sorted(file for file in folder.glob("*.rec") if word in file.stem.lower())
+        if len(found) == 1:
+            return found[0]
+        if found:
+            told = f"{len(found)} files are named *{word}*.rec; one is needed, or data.path and data.val"
+            raise SourceError(f"{shown_path(folder)}: {told}")
+    pattern = " or ".join(f"*{word}*.rec" for word in words)
+    raise SourceError(f"{shown_path(folder)}: no file is named {pattern}; one is needed, or data.path and data.val")

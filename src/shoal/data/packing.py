@@ -1,25 +1,19 @@
-"""Packing: image files as MXNet's RecordIO, or flat ones as class folders; planned first, then written whole or not."""
+"""Packing: image files as MXNet's RecordIO, or flat ones as class folders: what goes where, before it is written."""
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import os
 import shlex
-import shutil
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
-from shoal.base.errors import ShoalError, UsageError, shown_path
-from shoal.base.files import files_whole, folder_whole, sync_file
-from shoal.base.host import cores
-from shoal.data.encoded import read_file
-from shoal.data.image import ImageError, decode
+from shoal.base.errors import UsageError, shown_path
 from shoal.data.labels import Label, Labels, read_labels
-from shoal.data.recordio import Header, Writer, pack, sums_of
+from shoal.data.recoding import Recoding
+from shoal.data.recordio import sums_of
 from shoal.data.source import SourceError
 from shoal.data.sources.folder import classes_in, entries_of, images_in
 
@@ -27,8 +21,8 @@ LABEL_FILES = (
     "lines of `name label`, `name,label` (Caffe's val.txt), Kaggle's LOC_val_solution.csv, "
     "ILSVRC's validation_ground_truth.txt, MXNet's .lst"
 )
-_NOT_LINKED = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
-"""Why a hard link cannot be made where a copy can."""
+SPLITS = ("train", "val", "test")
+"""What the files of --splits are called after."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +39,55 @@ class Picked:
 class Packing:
     """What is to be packed and where to: all that can be known before anything is written."""
 
+    src: Path
     dst: Path
     images: tuple[Picked, ...]
     classes: tuple[str, ...] | None
     """By label; None: numbers alone."""
+    recoding: Recoding | None = None
+    """How images are made smaller on the way; None: their bytes stay as they are."""
 
     @property
     def records(self) -> bool:
         return self.dst.suffix == ".rec"
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What belongs to a .rec. It comes last: where it is, the others are."""
+        return _files(self.dst)
 
-@dataclass(frozen=True)
-class Packed:
-    """What came of it."""
+    def shuffled(self) -> Packing:
+        """The same images in an order of their names' digests: mixed, and the same every time."""
+        return replace(self, images=tuple(sorted(self.images, key=self._drawn)))
 
-    images: int
-    classes: int
-    bad: int
-    copied: int
-    """Images that could not be linked."""
+    def split(self, shares: Sequence[float]) -> tuple[Packing, ...]:
+        """Each class's images dealt out by their names' digests: DST_train.rec, DST_val.rec, and of three DST_test.rec.
+        The order stays. UsageError: shares that are none."""
+        if len(shares) not in (2, 3) or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+            raise UsageError(
+                f"--splits {','.join(f'{share:g}' for share in shares)}: expected two or three that make 1"
+            )
+        of_class: dict[int, list[Picked]] = defaultdict(list)
+        for image in self.images:
+            of_class[image.label].append(image)
+        part: dict[str, int] = {}
+        for images in of_class.values():
+            # The first, which is trained on, has at least one image of each class.
+            bounds = [max(1, round(sum(shares[: number + 1]) * len(images))) for number in range(len(shares))]
+            for place, image in enumerate(sorted(images, key=self._drawn)):
+                part[image.path] = next(number for number, bound in enumerate(bounds) if place < bound)
+        parts = []
+        for number, name in enumerate(SPLITS[: len(shares)]):
+            dst = self.dst.with_name(f"{self.dst.stem}_{name}.rec")
+            images = tuple(image for image in self.images if part[image.path] == number)
+            if not images:
+                raise UsageError(f"--splits: no image is left for {dst.name}; {len(self.images)} are too few")
+            _check_free(dst)
+            parts.append(replace(self, dst=dst, images=images))
+        return tuple(parts)
+
+    def _drawn(self, image: Picked) -> bytes:
+        return hashlib.blake2b(os.fsencode(os.path.relpath(image.path, self.src)), digest_size=16).digest()
 
 
 # Planning
@@ -84,18 +108,40 @@ def plan(
     if not images:
         raise SourceError(f"{shown_path(src)}: holds no images")
     read = read_labels(labels, images, synsets)
-    return _of_labels(read, read.of(images, src), dst, known)
+    return _of_labels(read, read.of(images, src), src, dst, known)
+
+
+def arranged(
+    packing: Packing, recoding: Recoding | None = None, *, shuffle: bool = False, splits: Sequence[float] = ()
+) -> tuple[Packing, ...]:
+    """The same images made smaller, mixed, or dealt out to several files. UsageError: what cannot be."""
+    if not packing.records and (recoding or shuffle or splits):
+        raise UsageError(
+            f"{shown_path(packing.dst)}: --resize, --shuffle and --splits are for a DST that ends in .rec; a folder "
+            "holds the files themselves"
+        )
+    packing = replace(packing, recoding=recoding)
+    packing = packing.shuffled() if shuffle else packing
+    return packing.split(splits) if splits else (packing,)
 
 
 def _check_places(src: Path, dst: Path) -> None:
     if not src.is_dir():
         what = "is a file; SRC is a folder of images" if src.exists() else "no such folder (SRC)"
         raise UsageError(f"{shown_path(src)}: {what}")
+    _check_free(dst)
+    if dst.resolve().is_relative_to(src.resolve()):
+        raise UsageError(f"{shown_path(dst)}: lies in SRC, which is never changed; name another DST")
+
+
+def _files(dst: Path) -> tuple[Path, ...]:
+    return dst.with_suffix(".lst"), dst.with_suffix(".idx"), sums_of(dst), dst
+
+
+def _check_free(dst: Path) -> None:
     for path in _files(dst) if dst.suffix == ".rec" else (dst,):
         if os.path.lexists(path):
             raise UsageError(f"{shown_path(path)}: exists already; nothing is replaced: name another DST, or remove it")
-    if dst.resolve().is_relative_to(src.resolve()):
-        raise UsageError(f"{shown_path(dst)}: lies in SRC, which is never changed; name another DST")
 
 
 def _of_folders(src: Path, dst: Path, known: tuple[str, ...] | None) -> Packing:
@@ -123,10 +169,12 @@ def _of_folders(src: Path, dst: Path, known: tuple[str, ...] | None) -> Packing:
     images = tuple(Picked(path, place[name]) for name in found for path in images_in(src / name))
     if not images:
         raise SourceError(f"{shown_path(src)}: holds no images")
-    return Packing(dst, images, classes)
+    return Packing(src, dst, images, classes)
 
 
-def _of_labels(labels: Labels, given: list[tuple[str, Label]], dst: Path, known: tuple[str, ...] | None) -> Packing:
+def _of_labels(
+    labels: Labels, given: list[tuple[str, Label]], src: Path, dst: Path, known: tuple[str, ...] | None
+) -> Packing:
     # Class folders may be called 0, 1, 10 …: a label that is the name of a class means that class.
     by_number = labels.numbers and not (known and all(label.label in known for label in labels.lines))
     classes = known if known or by_number else tuple(sorted({one.label for _, one in given}, key=os.fsencode))
@@ -148,7 +196,7 @@ def _of_labels(labels: Labels, given: list[tuple[str, Label]], dst: Path, known:
     if dst.suffix != ".rec":
         assert classes is not None
         _check_folders(labels, given, classes)
-    return Packing(dst, tuple(picked), classes)
+    return Packing(src, dst, tuple(picked), classes)
 
 
 def _check_folders(labels: Labels, given: list[tuple[str, Label]], classes: tuple[str, ...]) -> None:
@@ -163,114 +211,3 @@ def _check_folders(labels: Labels, given: list[tuple[str, Label]], classes: tupl
         other = seen.setdefault((label.label, os.path.basename(path)), path)
         if other != path:
             raise SourceError(f"{shown_path(path)}: {shown_path(other)} has the same name and class; rename one")
-
-
-# Writing
-
-
-def write(
-    packing: Packing,
-    on_bad: Literal["stop", "skip"] = "stop",
-    *,
-    done: Callable[[int], None] = lambda count: None,
-    told: Callable[[str], None] = lambda line: None,
-) -> Packed:
-    """Writes it, wholly or not at all. `done` hears how many images were looked at, `told` of each bad one.
-
-    ShoalError: an image that cannot be decoded, unless such are to be skipped; a disk that takes no more.
-    """
-    good, bad = [], 0
-
-    def checked() -> Iterator[tuple[Picked, bytes]]:
-        nonlocal bad
-        for count, (image, data) in enumerate(_checked(packing.images), 1):
-            if isinstance(data, ImageError):
-                bad += 1
-                told(f"{shown_path(image.path)} {data}")
-            elif not bad or on_bad == "skip":  # else nothing will be kept; the others are only looked at
-                good.append(image.label)
-                yield image, data
-            done(count)
-        if bad and on_bad == "stop":
-            wrong = f"{bad:,} of {len(packing.images):,} images cannot be decoded"
-            raise ShoalError(f"{wrong}; nothing was written: mend or remove them, or leave them out with --on-bad skip")
-        if not good:
-            raise ShoalError(f"none of {len(packing.images):,} images can be decoded; nothing was written")
-
-    try:
-        copied = (_write_records if packing.records else _write_folders)(packing, checked())
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ShoalError(f"{shown_path(packing.dst)}: cannot be written ({reason}); nothing was left there") from None
-    return Packed(len(good), len(set(good)), bad, copied)
-
-
-def _checked(images: tuple[Picked, ...]) -> Iterator[tuple[Picked, bytes | ImageError]]:
-    """Each image's bytes, after they were decoded once, or why they cannot be; by threads, a few ahead."""
-
-    def check(image: Picked) -> bytes | ImageError:
-        try:
-            data = read_file(image.path)
-            decode(data)
-            return data
-        except ImageError as error:
-            return error
-
-    pool = ThreadPoolExecutor(cores(), "check")
-    ahead: deque[tuple[Picked, Future[bytes | ImageError]]] = deque()
-    try:
-        for image in images:
-            ahead.append((image, pool.submit(check, image)))
-            if len(ahead) > 8 * cores():
-                first, made = ahead.popleft()
-                yield first, made.result()
-        for first, made in ahead:
-            yield first, made.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _files(rec: Path) -> tuple[Path, ...]:
-    """What belongs to a .rec. It comes last: where it is, the others are."""
-    return rec.with_suffix(".lst"), rec.with_suffix(".idx"), sums_of(rec), rec
-
-
-def _write_records(packing: Packing, checked: Iterator[tuple[Picked, bytes]]) -> int:
-    """A .rec of the bytes as they are, its .idx, and the .lst that names the classes."""
-    with files_whole(*_files(packing.dst)) as aside:
-        rec = aside / packing.dst.name
-        with Writer(rec) as writer, open(rec.with_suffix(".lst"), "wb") as lst:
-            for number, (image, data) in enumerate(checked):
-                labels = (float(image.label), *image.more)
-                writer.write(pack(Header(labels, number), data), number)
-                folder = os.fsencode(packing.classes[image.label]) + b"/" if packing.classes else b""
-                name = folder + os.fsencode(os.path.basename(image.path))
-                columns = [b"%d" % number, *(b"%g" % label for label in labels), _one_line(name)]
-                lst.write(b"\t".join(columns) + b"\n")
-    return 0
-
-
-def _write_folders(packing: Packing, checked: Iterator[tuple[Picked, bytes]]) -> int:
-    """Class folders of hard links; of copies where links cannot be."""
-    assert packing.classes is not None
-    copied = 0
-    with folder_whole(packing.dst) as aside:
-        for image, _ in checked:
-            folder = aside / packing.classes[image.label]
-            folder.mkdir(exist_ok=True)
-            new = folder / os.path.basename(image.path)
-            old = os.path.realpath(image.path)  # of a link the file: links may lead elsewhere from here
-            try:
-                os.link(old, new)
-            except OSError as error:
-                if error.errno not in _NOT_LINKED:
-                    raise
-                shutil.copyfile(old, new)
-                sync_file(new)
-                copied += 1
-    return copied
-
-
-def _one_line(name: bytes) -> bytes:
-    """A .lst has no way to write a tab or a line break; its names only tell people and name classes."""
-    return name.replace(b"\t", b"?").replace(b"\n", b"?").replace(b"\r", b"?")
