@@ -24,6 +24,7 @@ VERBS = {
     "report": "Make a page about a run, or about several side by side.",
     "tune": "Look for a good learning rate before a training.",
     "forecast": "How fast a recipe would train on many workers, and what would bind.",
+    "import": "Make a recipe of an old command line or YAML; take over weights.",
     "launch": "Start any command on this machine or on many.",
     "ps": "List the processes of jobs, here and on other hosts.",
     "scale": "Compare strategies and numbers of workers: a table, pictures, a verdict.",

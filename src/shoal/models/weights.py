@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def load_pretrained(model: nn.Module, path: Path) -> list[str]:
 
     ShoalError names tensors that do not fit.
     """
-    theirs, ours = _read(path), model.state_dict()
+    theirs, ours = read(path), model.state_dict()
     head = _head(model)
     notes = []
     if any(key not in theirs or theirs[key].shape != ours[key].shape for key in head):
@@ -42,24 +43,16 @@ def load_pretrained(model: nn.Module, path: Path) -> list[str]:
     return notes
 
 
-def _misfits(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> list[str]:
-    return [
-        f"{key} (weights {_shape(theirs, key)}, model {_shape(ours, key)})"
-        for key in dict.fromkeys((*ours, *theirs))
-        if _shape(theirs, key) != _shape(ours, key)
-    ]
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """Tensors by name, out of the nests and prefixes that trainers, DistributedDataParallel and torch.compile add.
 
-
-def _told(wrong: list[str]) -> str:
-    return ", ".join(wrong[:4]) + (f", … {len(wrong)} in all" if len(wrong) > 4 else "")
-
-
-def _shape(weights: Mapping[str, torch.Tensor], key: str) -> str:
-    return str(list(weights[key].shape)) if key in weights else "none"
-
-
-def _read(path: Path) -> dict[str, torch.Tensor]:
-    """Tensors by name, out of the nests and prefixes that trainers, DistributedDataParallel and torch.compile add."""
+    ShoalError: unreadable, a pickle (torch's files before 1.6 are), or no tensors by name.
+    """
+    if path.suffix != ".safetensors" and not zipfile.is_zipfile(path):
+        raise ShoalError(
+            f"model.pretrained: cannot read {path}: no zip file, as torch has written since 1.6: damaged, or a "
+            "pickle, which is never opened; where you trust it, torch.load it and torch.save its state dict anew"
+        )
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -76,6 +69,22 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(found, Mapping) or not all(isinstance(value, torch.Tensor) for value in found.values()):
         raise ShoalError(f"model.pretrained: {path} holds no state dict (tensors by name)")
     return {re.sub(r"^((module|_orig_mod)\.)+", "", key): value for key, value in found.items()}
+
+
+def _misfits(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> list[str]:
+    return [
+        f"{key} (weights {_shape(theirs, key)}, model {_shape(ours, key)})"
+        for key in dict.fromkeys((*ours, *theirs))
+        if _shape(theirs, key) != _shape(ours, key)
+    ]
+
+
+def _told(wrong: list[str]) -> str:
+    return ", ".join(wrong[:4]) + (f", … {len(wrong)} in all" if len(wrong) > 4 else "")
+
+
+def _shape(weights: Mapping[str, torch.Tensor], key: str) -> str:
+    return str(list(weights[key].shape)) if key in weights else "none"
 
 
 def _head(module: nn.Module) -> list[str]:

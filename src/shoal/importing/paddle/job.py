@@ -1,0 +1,231 @@
+"""Job: a whole PaddleClas YAML as a recipe."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from shoal.base.errors import UsageError
+from shoal.importing.draft import Draft
+from shoal.importing.findings import Findings
+from shoal.importing.paddle import images, models, overrides, steps
+from shoal.importing.settings import Settings
+from shoal.models import check_name
+from shoal.recipe import yaml12
+
+SECTIONS = ("Global", "Arch", "Loss", "Optimizer", "DataLoader", "Metric", "AMP", "EMA", "Infer", "Slim")
+MACHINERY = (
+    "use_visualdl",
+    "to_static",
+    "save_inference_dir",
+    "image_shape",
+    "image_channel",
+    "device",
+    "use_dali",
+    "eval_mode",
+    "use_multilabel",
+    "export_with_pir",
+    "iter_per_epoch",
+    "print_batch_step_time",
+    "log_ranks",
+    "enable_ce_loss",
+    "profiler_options",
+    "uniform_output_enabled",
+    "calc_epoch_interval",
+    "export_for_fd",
+    "d2s_train_image_shape",
+    "class_num",
+    "task",
+    "eval_unit",
+    "flags_prim_all",
+    "pdx_model_name",
+    "hpi_config_path",
+    "max_num_latest_checkpoint",
+    "auto_cast",
+    "inference",
+    "retrieval_feature_from",
+    "flags",
+    "infer_imgs",
+)
+"""Keys of Global that say how PaddleClas itself works, and nothing of what is trained."""
+
+
+def is_one(values: Any) -> bool:
+    """Whether a YAML's values look like PaddleClas's."""
+    return isinstance(values, dict) and sum(section in values for section in SECTIONS) >= 2
+
+
+def read(path: Path, given: list[str], cards: int | None, findings: Findings) -> Draft:
+    """The recipe of the YAML at `path`, with `given` as behind -o. `cards`: how many trained it, if known."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from None
+    values, lines = yaml12.read(text, str(path))
+    if not is_one(values):
+        raise UsageError(f"{path}:1: no YAML of PaddleClas: none of its sections {', '.join(SECTIONS[:5])} …")
+    said = {overrides.apply(values, override) for override in given}
+
+    def where(at: tuple[str, ...]) -> str:
+        near = next((at[:depth] for depth in range(len(at), 0, -1) if at[:depth] in lines or at[:depth] in said), ())
+        return "command line" if near in said else f"{path}:{lines.get(near, 1)}"
+
+    job = Settings(values, where, findings)
+    draft = Draft(f"{path.stem}.shoal", path.name)
+    epochs = job.count("Global.epochs", 120) or 120
+    draft.set("length", f"{epochs}ep")
+    _arch(job, draft)
+    _loss(job, draft)
+    steps.read(job, draft, epochs)
+    batch = images.read(job, draft)
+    _batch(job, draft, batch or 64, cards)
+    _global(job, draft)
+    _half_precision(job, draft)
+    if job.has("EMA"):
+        decay = job.number("EMA.decay", 0.9999) or 0.0
+        if 0 < decay < 1:
+            half = max(1, round(math.log(0.5) / math.log(decay)))
+            draft.set("ema.half_life", f"{half}st", f"A decay of {decay:g} a step is a half-life of {half} steps.")
+        else:
+            job.wrong("EMA.decay", f"expected a number between 0 and 1, got {decay:g}")
+    _others(job)
+    for unknown in job.unread():
+        job.wrong(unknown, "unknown section" if "." not in unknown else "unknown key; nothing was made of it")
+    return draft
+
+
+def _arch(job: Settings, draft: Draft) -> None:
+    name = job.text("Arch.name")
+    if not name:
+        job.wrong("Arch", "no name of a model in it")
+        return
+    if name in ("DistillationModel", "RecModel", "AttentionModel"):
+        told = "no counterpart yet" if name == "DistillationModel" else "one classifier is what can be trained"
+        job.lack("Arch.name", f"{name}: several nets that are trained together; {told}")
+        job.whole("Arch")
+        draft.set("model", "resnet50")
+        return
+    ours, options = models.called(name)
+    if fault := check_name(ours):
+        job.lack("Arch.name", f"{name}: {fault}")
+    draft.set("model", {"name": ours, **({"options": options} if options else {})}, f"Paddle's {name}.")
+    if job.flag("Arch.pretrained"):
+        draft.set("model.pretrained", True, "pretrained: timm's weights, not Paddle's.")
+    for key in ("drop_path_rate", "stochastic_depth"):
+        if rate := job.number(f"Arch.{key}"):
+            draft.set("model.drop_path", rate)
+    for key in ("drop_rate", "class_dropout", "dropout_prob"):
+        if rate := job.number(f"Arch.{key}"):
+            draft.set("model.drop", rate)
+    if job.text("Arch.data_format", "NCHW") == "NHWC":
+        draft.set("model.channels_last", True)
+    job.leave("Arch.finetune_weight", "Paddle's files hold pickles, which are never opened (docs/from-paddleclas.md)")
+    job.leave("Arch.use_ssld", "those weights are Paddle's own")
+    for key in (
+        "class_num",
+        "num_classes",
+        "model_filter_name",
+        "return_patterns",
+        "return_stages",
+        "infer_add_softmax",
+        "use_sync_bn",
+    ):
+        if key == "use_sync_bn" and job.flag("Arch.use_sync_bn"):
+            draft.set("norm", "sync")
+        job.whole(f"Arch.{key}")
+    for key in job.keys("Arch"):
+        if f"Arch.{key}" in job.unread():
+            job.leave(f"Arch.{key}", f"an argument of Paddle's net; timm's {ours} has its own (model.options)")
+            job.whole(f"Arch.{key}")
+
+
+def _loss(job: Settings, draft: Draft) -> None:
+    job.whole("Loss.Eval")
+    losses = list(job.items("Loss.Train"))
+    if not losses:
+        job.wrong("Loss.Train", "no loss in it; expected CELoss")
+    for name, options in losses:
+        if name in ("CELoss", "MixCELoss", "GoogLeNetLoss"):
+            if smoothing := job.number(f"{options}.epsilon"):
+                draft.set("task.smoothing", smoothing)
+            weight = job.number(f"{options}.weight", 1.0)
+            if weight != 1 and len(losses) == 1:
+                job.leave(f"{options}.weight", "a loss alone has weight 1; optim.lr says the same")
+            if name == "GoogLeNetLoss":
+                job.findings.leave(job.place(options), name, "googlenet is trained without its auxiliary classifiers")
+            for key in ("reduction", "class_num"):
+                job.whole(f"{options}.{key}")
+        else:
+            told = "no counterpart yet" if name.startswith("Distillation") else "cross-entropy is what there is"
+            job.whole(options)
+            job.findings.lack(job.place(options), f"Loss.Train: {name}", told)
+
+
+def _batch(job: Settings, draft: Draft, per_card: int, cards: int | None) -> None:
+    pieces = job.count("Global.update_freq", 1) or 1
+    if cards is None:
+        told = (
+            f"Paddle's batch of {per_card} was per card, and lr was not scaled: with another number of workers another"
+        )
+        draft.set("batch_per_worker", per_card, f"{told} model is trained. --cards N makes it one batch.")
+        if pieces > 1:
+            draft.set("accumulate", pieces)
+    else:
+        told = f"batch {per_card} per card x {cards} = batch {per_card * cards * pieces}"
+        draft.set(
+            "batch", per_card * cards * pieces, told.replace(" =", f" x {pieces} steps =") if pieces > 1 else told
+        )
+        draft.set("shards", cards * pieces)
+
+
+def _global(job: Settings, draft: Draft) -> None:
+    at = "Global"
+    if not job.flag(f"{at}.eval_during_train", True):
+        job.leave(f"{at}.eval_during_train", "every epoch is validated; eval_every says how often")
+    every = job.count(f"{at}.eval_interval", 1)
+    draft.set("eval_every", f"{every}ep")
+    save = job.number(f"{at}.save_interval", 1) or 1
+    if save >= 1:
+        draft.set("save_every", f"{int(save)}ep")
+    draft.set("log_every", f"{job.count(f'{at}.print_batch_step', 10)}st")
+    if (seed := job.number(f"{at}.seed")) is not None:
+        draft.set("seed", int(seed))
+    for key in ("pretrained_model", "checkpoints"):
+        job.leave(f"{at}.{key}", "Paddle's files hold pickles, which are never opened (docs/from-paddleclas.md)")
+    if output := job.text(f"{at}.output_dir").rstrip("/"):
+        draft.launch += ["--run", output]
+    job.leave(f"{at}.train_mode", "images have one size, and augmentation one strength, throughout")
+    job.leave(f"{at}.distributed", "the launch command says it")
+    for key in MACHINERY:
+        job.whole(f"{at}.{key}")
+
+
+def _half_precision(job: Settings, draft: Draft) -> None:
+    if not job.has("AMP"):
+        return
+    for key in ("use_fp16_test", "use_promote", "use_bf16_test", "use_pure_fp16"):
+        job.whole(f"AMP.{key}")
+    level = job.text("AMP.level", "O1").upper()
+    scale, moving = job.number("AMP.scale_loss", 1.0) or 1.0, job.flag("AMP.use_dynamic_loss_scaling")
+    kind, growth = job.text("AMP.dtype", "float16"), job.count("AMP.incr_every_n_steps")
+    if not job.flag("AMP.use_amp", True):
+        return
+    if level not in ("O1", "O2"):
+        job.wrong("AMP.level", f"expected O1 or O2, got {level}")
+    elif kind == "bfloat16":
+        draft.set("precision", "bf16")
+    elif moving:
+        draft.set("precision", {"name": level, "loss_scale": "dynamic", "init_scale": scale})
+        if growth is not None:
+            draft.set("precision.growth_steps", growth)
+    else:
+        draft.set("precision", {"name": level, "loss_scale": scale})
+
+
+def _others(job: Settings) -> None:
+    job.skip("Metric", "Infer", "profiler_options")
+    if job.has("Slim"):
+        job.leave("Slim", "models are neither quantised nor pruned in training")
+    for key in ("DistributedStrategy", "FlashAttn", "Export"):
+        job.leave(key, "how Paddle spreads or computes the work, and no part of what is trained")
