@@ -79,7 +79,10 @@ class Flags:
         end = 0
         while end < len(words) and words[end].text.startswith("-"):
             name, equals, _ = words[end].text.partition("=")
-            end += 2 if not equals and name in takes else 1
+            takes_one = not equals and (
+                name in takes or any(known.startswith(name) for known in takes if name[:2] == "--")
+            )
+            end += 2 if takes_one else 1
         findings = Findings()
         held = self.read(words[:end], findings)
         if findings.wrong:

@@ -50,11 +50,14 @@ def flags() -> Flags:
 
 def read(script: str, words: list[Word], spread: Spread, findings: Findings) -> Draft:
     """The recipe of `train_cifar10.py --network resnet …`."""
-    job = flags().read(words, findings)
     name = script.removeprefix("train_").removesuffix(".py")
     if script not in SCRIPTS:
-        findings.lack("command line", script, f"only {' and '.join(SCRIPTS)} are known; data and net are in the script")
+        where = words[0].where if words else "command line"
+        findings.lack(
+            where, script, f"only {' and '.join(SCRIPTS)} are known: its data and net are in the script itself"
+        )
         return Draft(name, script)
+    job = flags().read(words, findings)
     for key, value in SCRIPTS[script].items():
         if not job.has(key):
             job.values[key] = value

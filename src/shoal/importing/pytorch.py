@@ -25,9 +25,9 @@ def flags() -> Flags:
     known.value("-a/--arch", "-j/--workers", "--epochs", "--start-epoch", "-b/--batch-size", "--lr/--learning-rate")
     known.value("--momentum", "--wd/--weight-decay", "-p/--print-freq", "--resume", "--world-size", "--rank")
     known.value("--dist-url", "--dist-backend", "--seed", "--gpu", "--desired-acc", "--local_rank/--local-rank")
-    known.value("--opt-level", "--keep-batchnorm-fp32", "--loss-scale", "--prof", "--dist-file")
+    known.value("--opt-level", "--keep-batchnorm-fp32", "--loss-scale", "--prof", "--dist-file", "--static-loss-scale")
     known.switch("-e/--evaluate", "--pretrained", "--multiprocessing-distributed", "--dummy", "--no-accel")
-    known.switch("--sync-bn/--sync_bn", "--deterministic", "--fp16", "--dynamic-loss-scale", "--static-loss-scale")
+    known.switch("--sync-bn/--sync_bn", "--deterministic", "--fp16", "--dynamic-loss-scale")
     known._parser.add_argument("--channels-last", nargs="?", const=True)
     return known.place("data")
 
@@ -98,7 +98,7 @@ def _batch(job: Settings, draft: Draft, spread: Spread, amp: bool, script: str) 
         if job.has("gpu"):
             spread.devices = job.text("gpu")
             spread.workers = 1
-        elif "nd" not in script.removesuffix(".py").split("_"):
+        elif not amp and "nd" not in script.removesuffix(".py").split("_"):
             draft.set("strategy", "dp", "nn.DataParallel over all GPUs; strategy=ddp with -n N is faster.")
     backend = job.text("dist_backend", "nccl")
     if backend not in ("nccl", "gloo"):
@@ -162,5 +162,9 @@ def _others(job: Settings, draft: Draft) -> None:
     job.leave("resume", "its optimizer and schedule are a pickle; model.pretrained=FILE takes the weights out of it")
     job.leave("prof", "trace=20 records steps")
     job.leave("no_accel", "without GPUs Shoal computes on the CPU by itself")
-    for key in ("fp16", "dynamic_loss_scale", "static_loss_scale"):
-        job.leave(key, "say --opt-level O2 instead")
+    if job.flag("fp16"):  # before Apex had levels: the model in float16, float32 masters
+        scale = "dynamic" if job.flag("dynamic_loss_scale") else job.number("static_loss_scale", 1.0)
+        if job.has("opt_level"):
+            job.wrong("fp16", "contradicts --opt-level, which says how much is float16")
+        draft.set("precision", {"name": "O2", "loss_scale": scale})
+    job.skip("dynamic_loss_scale", "static_loss_scale")

@@ -16,7 +16,7 @@ from shoal.importing.wrappers import Spread, unwrap
 WORLDS = ("paddleclas", "mxnet", "pytorch", "horovod")
 _PYTORCH = (
     "main.py",
-    "main_amp",
+    "main_",
     "imagenet",
     "imagnet",
     "dataparallel",
@@ -71,7 +71,7 @@ def _world(script: str, options: Sequence[str]) -> str | None:
     for world, signs in _SIGNS:
         if said & set(signs):
             return world
-    if script in (*mxnet.SCRIPTS, "train_mnist.py"):
+    if script in (*mxnet.SCRIPTS, "train_mnist.py", "fine-tune.py"):
         return "mxnet"
     if script == "pytorch_imagenet_resnet50.py":
         return "horovod"

@@ -12,7 +12,7 @@ from shoal.base.errors import UsageError
 
 COMMAND_LINE = "command line"
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_PROGRAMS = re.compile(r"(?:\S*/)?(?:python[\d.]*|torchrun|horovodrun|mpirun|mpiexec|srun|\S+\.py)$")
+_PROGRAMS = re.compile(r"(?:\S*/)?(?:python[\d.]*|torchrun|horovodrun|mpirun|fleetrun|mpiexec|srun|\S+\.py)$")
 
 
 class Word(NamedTuple):
@@ -47,7 +47,7 @@ def script(path: Path) -> Command:
             parts = shlex.split(line.rstrip().removesuffix("\\") if goes_on else line, comments=True)
         except ValueError as error:
             raise UsageError(f"{path}:{number}: not to be read as words: {str(error).lower()}") from None
-        words += [Word(part, f"{path}:{number}") for part in parts]
+        words += [Word(_expanded(part, env, f"{path}:{number}"), f"{path}:{number}") for part in parts]
         if goes_on or not words:
             continue
         line_words, words = words, []
@@ -59,11 +59,23 @@ def script(path: Path) -> Command:
         elif any(_PROGRAMS.match(word.text) for word in line_words):
             found.append(_command(line_words, env))
     if not found:
-        raise UsageError(f"{path}: no command of python, torchrun, horovodrun or mpirun in it")
+        raise UsageError(f"{path}: no command of python, torchrun, horovodrun, fleetrun or mpirun in it")
     if len(found) > 1:
         places = ", ".join(command.words[0].where.rpartition(":")[2] for command in found)
         raise UsageError(f"{path}: {len(found)} commands (lines {places}); import one at a time")
     return found[0]
+
+
+def _expanded(text: str, env: dict[str, str], where: str) -> str:
+    """`${ip_list}` as the script set it before; nothing else of a shell's is done."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in env:
+            raise UsageError(f"{where}: ${name}: not set in this script; write its value in its place")
+        return env[name]
+
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value, text)
 
 
 def _command(words: list[Word], env: dict[str, str]) -> Command:

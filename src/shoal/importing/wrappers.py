@@ -77,6 +77,8 @@ def unwrap(command: Command, findings: Findings) -> tuple[Spread, list[Word]]:
             words = _torch(words[1:], spread, findings)
         elif name == "horovodrun":
             words = _horovod(words[1:], spread)
+        elif name == "fleetrun":
+            words = _paddle(words[1:], spread, findings)
         elif name == "srun":
             words = _srun(words[1:], spread, findings)
         elif name in ("mpirun", "mpiexec"):

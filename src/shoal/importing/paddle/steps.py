@@ -88,12 +88,12 @@ def _rate(job: Settings, draft: Draft, at: str, epochs: int) -> None:
     elif name in ("Cosine", "CosineWarmup"):
         draft.set("schedule", {"name": "cosine"})
         if (end := job.number(f"{at}.eta_min", 0.0)) and peak:
-            draft.set("schedule.end", end / peak)
+            draft.set("schedule.end", _share(end, peak))
     elif name in ("Linear", "Polynomial"):
         if (power := job.number(f"{at}.power", 1.0)) != 1:
             job.lack(f"{at}.power", f"a fall by power {power:g}; linear and cosine are what there is")
         end = job.number(f"{at}.end_lr", 0.0) or 0.0
-        draft.set("schedule", {"name": "linear", **({"end": end / peak} if end and peak else {})})
+        draft.set("schedule", {"name": "linear", **({"end": _share(end, peak)} if end and peak else {})})
         job.skip(f"{at}.cycle", f"{at}.steps")
     elif name in ("Step", "StepDecay"):
         every, gamma = job.count(f"{at}.step_size", 30), job.number(f"{at}.gamma", 0.1)
@@ -108,11 +108,14 @@ def _rate(job: Settings, draft: Draft, at: str, epochs: int) -> None:
     start = job.number(f"{at}.warmup_start_lr", 0.0) or 0.0
     job.skip(f"{at}.epochs", f"{at}.step_each_epoch")
     if warmup >= epochs:
-        job.wrong(f"{at}.warmup_epoch", f"a warm-up of {warmup:g} epochs leaves nothing of {epochs}")
-    elif warmup:
+        draft.say(
+            "schedule", f"A warm-up of {warmup:g} epochs leaves nothing of {epochs}; PaddleClas cuts it to the length."
+        )
+        warmup = epochs
+    if warmup:
         draft.set("schedule.warmup", f"{warmup:g}ep")
         if start and peak:
-            draft.set("schedule.warmup_from", start / peak)
+            draft.set("schedule.warmup_from", _share(start, peak))
 
 
 def _drops(job: Settings, draft: Draft, at: str, name: str, rate: float | None, peak: float) -> float:
@@ -134,5 +137,10 @@ def _drops(job: Settings, draft: Draft, at: str, name: str, rate: float | None, 
             draft.say("optim", f"Paddle trains with values ({numbers[0]:g}), and never with learning_rate: {rate:g}.")
         peak = numbers[0]
     at_epochs = [f"{epoch:g}ep" for epoch in epochs if epoch]
-    draft.set("schedule", {"name": "multistep", "at": at_epochs, "gamma": float(f"{gamma:.6g}")})
+    draft.set("schedule", {"name": "multistep", "at": at_epochs, "gamma": _share(gamma, 1)})
     return peak
+
+
+def _share(part: float, whole: float) -> float:
+    """A quotient without the last bits, so that 0.01 of 0.1 is written 0.1."""
+    return float(f"{part / whole:.10g}")
