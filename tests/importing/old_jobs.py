@@ -17,6 +17,8 @@ from shoal.recipe.recipe import Recipe
 
 CONF = """\
 Global:
+  checkpoints: null
+  pretrained_model: null
   epochs: 120
   device: gpu
   output_dir: ./output/

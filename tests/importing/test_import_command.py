@@ -63,7 +63,7 @@ def test_all_faults_at_once_and_nothing_written():
         run("conf.yaml")
     told = str(error.value).splitlines()
     assert [line.split(": ")[1] for line in told] == ["Global.eepochs", "Metrics"]
-    assert "left out: conf.yaml:3: Global.eepochs: unknown key" in run("--skip-unknown", "conf.yaml").stderr
+    assert "left out: conf.yaml:5: Global.eepochs: unknown key" in run("--skip-unknown", "conf.yaml").stderr
 
 
 def test_what_cannot_be_trained_ends_with_1():

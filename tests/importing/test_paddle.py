@@ -129,8 +129,8 @@ def test_what_a_setting_becomes(conf: Path, old: str, new: str, expected: dict):
         ),
         ("momentum: 0.9", "momentum: 0.9\n  no_weight_decay_name: norm", "no_weight_decay_name norm: decay by name"),
         (
-            "  epochs: 120",
-            "  epochs: 120\n  pretrained_model: ./a",
+            "  pretrained_model: null",
+            "  pretrained_model: ./a",
             "pretrained_model ./a: Paddle's files hold pickles",
         ),
         ("Metric:", "Slim: {quant: {name: pact}}\nMetric:", "Slim: models are neither quantised nor pruned"),
