@@ -133,7 +133,10 @@ def _blends(job: Settings, draft: Draft, at: str) -> None:
     for name, options in job.items(at):
         if name == "OpSampler":
             chances = 0.0
+            job.skip(f"{options}.class_num")
             for inner in job.keys(options):
+                if inner == "class_num":
+                    continue
                 chances += job.number(f"{options}.{inner}.prob", 1.0) or 0.0
                 _blend(job, draft, inner, f"{options}.{inner}")
             if chances < 0.999:

@@ -62,7 +62,8 @@ def read(path: Path, given: list[str], cards: int | None, findings: Findings) ->
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from None
-    values, lines = yaml12.read(text, str(path))
+    read_values, lines = yaml12.read(text, str(path))
+    values = _without_none(read_values)
     if not is_one(values):
         raise UsageError(f"{path}:1: no YAML of PaddleClas: none of its sections {', '.join(SECTIONS[:5])} …")
     said = {overrides.apply(values, override) for override in given}
@@ -95,6 +96,15 @@ def read(path: Path, given: list[str], cards: int | None, findings: Findings) ->
     return draft
 
 
+def _without_none(value: Any) -> Any:
+    """PaddleClas reads the word None as nothing, too."""
+    if isinstance(value, dict):
+        return {key: _without_none(held) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_without_none(held) for held in value]
+    return None if value == "None" else value
+
+
 def _arch(job: Settings, draft: Draft) -> None:
     name = job.text("Arch.name")
     if not name:
@@ -112,10 +122,10 @@ def _arch(job: Settings, draft: Draft) -> None:
     draft.set("model", {"name": ours, **({"options": options} if options else {})}, f"Paddle's {name}.")
     if job.flag("Arch.pretrained"):
         draft.set("model.pretrained", True, "pretrained: timm's weights, not Paddle's.")
-    for key in ("drop_path_rate", "stochastic_depth"):
+    for key in ("drop_path_rate", "stochastic_depth", "droppath"):
         if rate := job.number(f"Arch.{key}"):
             draft.set("model.drop_path", rate)
-    for key in ("drop_rate", "class_dropout", "dropout_prob"):
+    for key in ("drop_rate", "class_dropout", "dropout_prob", "dropout"):
         if rate := job.number(f"Arch.{key}"):
             draft.set("model.drop", rate)
     if job.text("Arch.data_format", "NCHW") == "NHWC":
@@ -202,11 +212,14 @@ def _global(job: Settings, draft: Draft) -> None:
 
 
 def _half_precision(job: Settings, draft: Draft) -> None:
+    if job.has("AMP_BF16"):
+        draft.set("precision", "bf16")
+        job.skip("AMP_BF16")
     if not job.has("AMP"):
         return
-    for key in ("use_fp16_test", "use_promote", "use_bf16_test", "use_pure_fp16"):
-        job.whole(f"AMP.{key}")
-    level = job.text("AMP.level", "O1").upper()
+    job.skip("AMP.use_fp16_test", "AMP.use_promote", "AMP.use_bf16_test")
+    pure = job.flag("AMP.use_pure_fp16")
+    level = job.text("AMP.level", job.text("AMP.amp_level", "O2" if pure else "O1")).upper()
     scale, moving = job.number("AMP.scale_loss", 1.0) or 1.0, job.flag("AMP.use_dynamic_loss_scaling")
     kind, growth = job.text("AMP.dtype", "float16"), job.count("AMP.incr_every_n_steps")
     if not job.flag("AMP.use_amp", True):

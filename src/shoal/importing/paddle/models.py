@@ -69,6 +69,7 @@ _LIKE: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"FasterNet_(T0|T1|T2|S|M|L)", lambda m: f"fasternet_{m[1].lower()}"),
     (r"StarNet_S([1-4])", r"starnet_s\1"),
     (r"TinyNet_([A-E])", lambda m: f"tinynet_{m[1].lower()}"),
+    (r"DINOv3_vit([sbl])16", lambda m: f"vit_{ {'s': 'small', 'b': 'base', 'l': 'large'}[m[1]] }_patch16_dinov3"),
     (r"CSATv2(_21m)?_(?:512|640)", lambda m: f"csatv2{m[1] or ''}"),
     (r"CoAtNet_(\w+)", lambda m: f"coatnet_{m[1].lower()}"),
     (r"Ca[iI]T_(X{0,2}S|M)(\d+)_(\d+)", lambda m: f"cait_{m[1].lower()}{m[2]}_{m[3]}"),

@@ -22,6 +22,7 @@ def read(job: Settings, draft: Draft, epochs: int) -> None:
             draft.set("optim.nesterov", True)
     elif name in ("Adam", "AdamW", "AdamWDL"):
         draft.set("optim.name", "timm" if name == "Adam" else "adamw")
+        job.leave(f"{at}.momentum", f"{name} has none; its betas are what it has")
         beta1, beta2 = job.number(f"{at}.beta1", 0.9), job.number(f"{at}.beta2", 0.999)
         eps = job.number(f"{at}.epsilon", 1e-8)
         if name == "Adam":
@@ -71,8 +72,9 @@ def _decay(job: Settings, draft: Draft, at: str) -> None:
             draft.set("optim.clip_norm", norm)
         else:
             job.leave(f"{at}.grad_clip", f"no {clip}; only the norm of the whole gradient can be limited")
-    if job.has(f"{at}.clip_norm"):
-        draft.set("optim.clip_norm", job.number(f"{at}.clip_norm"))
+    if norm := job.number(f"{at}.clip_norm"):
+        draft.set("optim.clip_norm", norm)
+    job.leave(f"{at}.clip_grad", "PaddleClas's optimizers take no such option; optim.clip_norm limits gradients")
 
 
 def _rate(job: Settings, draft: Draft, at: str, epochs: int) -> None:
