@@ -66,6 +66,14 @@ def test_all_faults_at_once_and_nothing_written():
     assert "left out: conf.yaml:5: Global.eepochs: unknown key" in run("--skip-unknown", "conf.yaml").stderr
 
 
+def test_a_value_that_no_recipe_may_have_is_told():
+    with pytest.raises(
+        UsageError, match=r"conf.yaml: becomes no recipe: optim.momentum: expected a number >= 0 and < 1"
+    ):
+        run("conf.yaml", "-o", "Optimizer.momentum=2")
+    assert not list(Path().glob("*.shoal.yaml"))
+
+
 def test_what_cannot_be_trained_ends_with_1():
     result = run("python", "main.py", "-a", "squeezenet1_0", "IMAGENET")
     assert result.return_value == 1

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from old_jobs import CONF, found, imported
 
 from shoal.base.errors import UsageError
+from shoal.importing.findings import Findings
 from shoal.importing.paddle.models import called
+from shoal.importing.recognise import read
 from shoal.models import check_name
-from shoal.recipe.load import plain
+from shoal.recipe import yaml12
+from shoal.recipe.load import parse, plain
 
 
 @pytest.fixture
@@ -255,3 +260,43 @@ def test_other_files_are_refused(tmp_path: Path, text: str, told: str):
 def test_names_of_nets(theirs: str, ours: str):
     assert called(theirs)[0] == ours
     assert check_name(ours) is None
+
+
+def paths(value: object, at: tuple = ()) -> list[tuple]:
+    """Every place below a document."""
+    held = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, below in held for place in ((*at, key), *paths(below, (*at, key)))]
+
+
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 10**6)
+    | st.floats()
+    | st.sampled_from(["", "x", "Cosine", "1/0", "None"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "alpha", "x"]), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_stands_in_a_key_is_taken_or_told(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
+    held = yaml12.read(CONF, "conf")[0]
+    for _ in range(data.draw(st.integers(1, 3))):
+        *groups, last = data.draw(st.sampled_from(paths(held)))
+        at = held
+        for step in groups:
+            at = at[step]
+        at[last] = data.draw(ODD)
+    file = tmp_path_factory.getbasetemp() / "odd.yaml"
+    file.write_text(yaml12.write(held))
+    try:
+        findings = Findings()
+        draft = read([str(file)], None, 2, findings)
+        if not findings.wrong and not findings.lacking:
+            parse(draft.text([]), "imported")
+    except UsageError:
+        pass

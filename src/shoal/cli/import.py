@@ -79,14 +79,17 @@ def _skip_unknown(findings: Findings) -> None:
 
 def _write(draft: Draft, findings: Findings, out: str | None, force: bool) -> None:
     from shoal.base.files import write_whole
-    from shoal.recipe.load import parse
+    from shoal.recipe.load import RecipeError, parse
 
     file = out if out not in (None, "-") else f"{draft.name}.yaml"
     if out not in (None, "-"):
         draft.name = Path(file).with_suffix("").as_posix()
     text = draft.text([f"{one.what}: {one.why}" for one in findings.left])
-    loaded = parse(text, file)
-    assert loaded.recipe is not None
+    try:
+        parse(text, file)
+    except RecipeError as error:  # a value that was taken as it stood, and that no recipe may have
+        faults = [line.partition(": ")[2] for line in str(error).splitlines()]
+        raise UsageError("\n".join(f"{draft.source}: becomes no recipe: {fault}" for fault in faults)) from None
     if out == "-":
         click.echo(text, nl=False)
     else:

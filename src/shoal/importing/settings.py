@@ -54,6 +54,17 @@ class Settings:
         value = self.whole(path)
         return default if value is None else str(value)
 
+    def numbers(self, path: str) -> list[float] | None:
+        """A list of numbers; None where nothing stands there, or something else (which is then wrong)."""
+        value = self.whole(path)
+        if value is None:
+            return None
+        found = [number(one) for one in value] if isinstance(value, (list, tuple)) else [None]
+        if None in found:
+            self.wrong(path, f"expected a list of numbers, got {value!r}")
+            return None
+        return [one for one in found if one is not None]
+
     def flag(self, path: str, default: bool = False) -> bool:
         value = self.whole(path)
         if value is None or isinstance(value, bool):
@@ -66,7 +77,12 @@ class Settings:
     def items(self, path: str) -> Iterator[tuple[str, str]]:
         """(name, path of its options) of each entry of a list such as `[{CELoss: {…}}, …]`."""
         self._read.add((*_steps(path), "*"))
-        for place, entry in enumerate(self._held(_steps(path)) or ()):
+        held = self._held(_steps(path))
+        if held is not None and not isinstance(held, list):
+            self.whole(path)
+            self.wrong(path, f"expected a list, got {held!r}")
+            return
+        for place, entry in enumerate(held or ()):
             self._read.add((*_steps(path), str(place), "*"))
             for name in entry if isinstance(entry, dict) else (entry,):
                 yield str(name), f"{path}.{place}.{name}"

@@ -77,8 +77,7 @@ def _transforms(job: Settings, draft: Draft, at: str) -> None:
             draft.set("data.augment.size", int(side))
             for key in ("scale", "ratio"):
                 if job.has(f"{options}.{key}"):
-                    found = [number(value) for value in job.whole(f"{options}.{key}")]
-                    draft.set(f"data.augment.{key}", found)
+                    draft.set(f"data.augment.{key}", job.numbers(f"{options}.{key}"))
             for key in ("interpolation", "backend", "use_log_aspect"):
                 job.whole(f"{options}.{key}")
         elif name in FLIPS:
@@ -100,8 +99,8 @@ def _transforms(job: Settings, draft: Draft, at: str) -> None:
             job.findings.leave(job.place(options), name, "no such augmentation; random crops, mirroring, mixup, cutmix")
             job.whole(options)
     if draft.get("data.augment.size") is None:
-        side = (job.whole("Global.image_shape") or [0])[-1]
-        draft.set("data.augment.size", int(number(side) or 224))
+        shape = job.numbers("Global.image_shape") or [224]
+        draft.set("data.augment.size", int(shape[-1]))
         job.findings.leave(job.place(at), at, "no random crop there; Shoal crops at random all the same")
 
 
@@ -118,8 +117,7 @@ def _normalise(job: Settings, draft: Draft, options: str) -> None:
     """Paddle computes (pixel * scale - mean) / std; a recipe states mean and std for pixels from 0 to 255."""
     scale = job.number(f"{options}.scale", 1 / 255) or 1 / 255
     for key, usual in (("mean", MEAN), ("std", STD)):
-        found = [number(value) for value in job.whole(f"{options}.{key}") or usual]
-        exact = [value / scale for value in found[:3] if value is not None]
+        exact = [value / scale for value in (job.numbers(f"{options}.{key}") or usual)[:3]]
         if len(exact) < 3 or not all(0 <= value <= 255.5 for value in exact):
             job.wrong(f"{options}.{key}", f"expected three numbers from 0 to {255 * scale:g}")
         elif any(abs(value - 255 * ours) > 0.05 for value, ours in zip(exact, usual, strict=True)):

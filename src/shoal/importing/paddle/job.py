@@ -9,9 +9,8 @@ from typing import Any
 from shoal.base.errors import UsageError
 from shoal.importing.draft import Draft
 from shoal.importing.findings import Findings
-from shoal.importing.paddle import images, models, overrides, steps
+from shoal.importing.paddle import distillation, images, net, overrides, steps
 from shoal.importing.settings import Settings
-from shoal.models import check_name
 from shoal.recipe import yaml12
 
 SECTIONS = ("Global", "Arch", "Loss", "Optimizer", "DataLoader", "Metric", "AMP", "EMA", "Infer", "Slim")
@@ -76,7 +75,7 @@ def read(path: Path, given: list[str], cards: int | None, findings: Findings) ->
     draft = Draft(f"{path.stem}.shoal", path.name)
     epochs = job.count("Global.epochs", 120) or 120
     draft.set("length", f"{epochs}ep")
-    _arch(job, draft)
+    net.read(job, draft)
     _loss(job, draft)
     steps.read(job, draft, epochs)
     batch = images.read(job, draft)
@@ -105,56 +104,19 @@ def _without_none(value: Any) -> Any:
     return None if value == "None" else value
 
 
-def _arch(job: Settings, draft: Draft) -> None:
-    name = job.text("Arch.name")
-    if not name:
-        job.wrong("Arch", "no name of a model in it")
-        return
-    if name in ("DistillationModel", "RecModel", "AttentionModel"):
-        told = "no counterpart yet" if name == "DistillationModel" else "one classifier is what can be trained"
-        job.lack("Arch.name", f"{name}: several nets that are trained together; {told}")
-        job.whole("Arch")
-        draft.set("model", "resnet50")
-        return
-    ours, options = models.called(name)
-    if fault := check_name(ours):
-        job.lack("Arch.name", f"{name}: {fault}")
-    draft.set("model", {"name": ours, **({"options": options} if options else {})}, f"Paddle's {name}.")
-    if job.flag("Arch.pretrained"):
-        draft.set("model.pretrained", True, "pretrained: timm's weights, not Paddle's.")
-    for key in ("drop_path_rate", "stochastic_depth", "droppath"):
-        if rate := job.number(f"Arch.{key}"):
-            draft.set("model.drop_path", rate)
-    for key in ("drop_rate", "class_dropout", "dropout_prob", "dropout"):
-        if rate := job.number(f"Arch.{key}"):
-            draft.set("model.drop", rate)
-    if job.text("Arch.data_format", "NCHW") == "NHWC":
-        draft.set("model.channels_last", True)
-    job.leave("Arch.finetune_weight", "Paddle's files hold pickles, which are never opened (docs/from-paddleclas.md)")
-    job.leave("Arch.use_ssld", "those weights are Paddle's own")
-    for key in (
-        "class_num",
-        "num_classes",
-        "model_filter_name",
-        "return_patterns",
-        "return_stages",
-        "infer_add_softmax",
-        "use_sync_bn",
-    ):
-        if key == "use_sync_bn" and job.flag("Arch.use_sync_bn"):
-            draft.set("norm", "sync")
-        job.whole(f"Arch.{key}")
-    for key in job.keys("Arch"):
-        if f"Arch.{key}" in job.unread():
-            job.leave(f"Arch.{key}", f"an argument of Paddle's net; timm's {ours} has its own (model.options)")
-            job.whole(f"Arch.{key}")
-
-
 def _loss(job: Settings, draft: Draft) -> None:
     job.whole("Loss.Eval")
     losses = list(job.items("Loss.Train"))
     if not losses:
         job.wrong("Loss.Train", "no loss in it; expected CELoss")
+    taught = draft.get("task.teacher") is not None
+    if not taught:
+        _cross_entropies(job, draft, losses)
+    elif fault := distillation.loss(job, draft, losses):
+        job.findings.lack(job.place("Loss.Train"), "Loss.Train", fault)
+
+
+def _cross_entropies(job: Settings, draft: Draft, losses: list[tuple[str, str]]) -> None:
     for name, options in losses:
         if name in ("CELoss", "MixCELoss", "GoogLeNetLoss"):
             if smoothing := job.number(f"{options}.epsilon"):
@@ -164,11 +126,10 @@ def _loss(job: Settings, draft: Draft) -> None:
                 job.leave(f"{options}.weight", "a loss alone has weight 1; optim.lr says the same")
             if name == "GoogLeNetLoss":
                 job.findings.leave(job.place(options), name, "googlenet is trained without its auxiliary classifiers")
-            for key in ("reduction", "class_num"):
-                job.whole(f"{options}.{key}")
+            job.skip(f"{options}.reduction", f"{options}.class_num")
         else:
-            told = "no counterpart yet" if name.startswith("Distillation") else "cross-entropy is what there is"
-            job.whole(options)
+            told = distillation.ALONE if name.startswith("Distillation") else "cross-entropy is what there is"
+            job.skip(options)
             job.findings.lack(job.place(options), f"Loss.Train: {name}", told)
 
 

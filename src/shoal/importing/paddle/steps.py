@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from shoal.importing.draft import Draft
-from shoal.importing.settings import Settings, number
+from shoal.importing.settings import Settings
 
 
 def read(job: Settings, draft: Draft, epochs: int) -> None:
@@ -78,7 +78,7 @@ def _decay(job: Settings, draft: Draft, at: str) -> None:
 
 
 def _rate(job: Settings, draft: Draft, at: str, epochs: int) -> None:
-    if not isinstance(job.values.get("Optimizer", {}).get("lr"), dict):
+    if not job.keys(at):
         draft.set("optim.lr", job.number(at, 0.001))
         return
     name = job.text(f"{at}.name", "Constant")
@@ -123,13 +123,11 @@ def _rate(job: Settings, draft: Draft, at: str, epochs: int) -> None:
 def _drops(job: Settings, draft: Draft, at: str, name: str, rate: float | None, peak: float) -> float:
     """The rate falls at stated epochs; returns its first value."""
     key = "decay_epochs" if name == "Piecewise" else "milestones"
-    epochs = [number(value) for value in job.whole(f"{at}.{key}") or []]
-    values = [number(value) for value in job.whole(f"{at}.values") or []]
+    epochs, numbers = job.numbers(f"{at}.{key}") or [], job.numbers(f"{at}.values") or []
     gamma = job.number(f"{at}.gamma", 0.1) or 0.1
-    if not epochs or None in epochs or None in values or (values and len(values) != len(epochs) + 1):
+    if not epochs or (numbers and len(numbers) != len(epochs) + 1):
         job.wrong(f"{at}.{key}", "expected a list of epochs, and values one longer than it")
         return peak
-    numbers = [value for value in values if value is not None]
     if numbers and numbers[0]:
         factors = [after / before if before else 0 for before, after in pairwise(numbers)]
         gamma = factors[0]
@@ -138,7 +136,7 @@ def _drops(job: Settings, draft: Draft, at: str, name: str, rate: float | None, 
         if rate is not None and rate != numbers[0]:
             draft.say("optim", f"Paddle trains with values ({numbers[0]:g}), and never with learning_rate: {rate:g}.")
         peak = numbers[0]
-    at_epochs = [f"{epoch:g}ep" for epoch in epochs if epoch]
+    at_epochs = [f"{epoch:g}ep" for epoch in epochs if epoch > 0]
     draft.set("schedule", {"name": "multistep", "at": at_epochs, "gamma": _share(gamma, 1)})
     return peak
 
