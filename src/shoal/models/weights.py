@@ -21,12 +21,12 @@ def check_fit(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         raise ShoalError(f"these weights are of another model: {_told(wrong)}")
 
 
-def load_pretrained(model: nn.Module, path: Path) -> list[str]:
+def load_pretrained(model: nn.Module, path: Path, option: str = "model.pretrained") -> list[str]:
     """Loads a file's weights; a head that does not fit is left as it was made, and the note returned says so.
 
-    ShoalError names tensors that do not fit.
+    option: the recipe's, for messages. ShoalError names tensors that do not fit.
     """
-    theirs, ours = read(path), model.state_dict()
+    theirs, ours = _read(path, option), model.state_dict()
     head = _head(model)
     notes = []
     if any(key not in theirs or theirs[key].shape != ours[key].shape for key in head):
@@ -38,37 +38,9 @@ def load_pretrained(model: nn.Module, path: Path) -> list[str]:
     ours = {key: value for key, value in ours.items() if key in theirs or not key.endswith("num_batches_tracked")}
     wrong = _misfits(ours, theirs)
     if wrong:
-        raise ShoalError(f"model.pretrained: {path} does not fit the model: {_told(wrong)}")
+        raise ShoalError(f"{option}: {path} does not fit the model: {_told(wrong)}")
     model.load_state_dict(theirs, strict=False)
     return notes
-
-
-def read(path: Path) -> dict[str, torch.Tensor]:
-    """Tensors by name, out of the nests and prefixes that trainers, DistributedDataParallel and torch.compile add.
-
-    ShoalError: unreadable, a pickle (torch's files before 1.6 are), or no tensors by name.
-    """
-    if path.suffix != ".safetensors" and not zipfile.is_zipfile(path):
-        raise ShoalError(
-            f"model.pretrained: cannot read {path}: no zip file, as torch has written since 1.6: damaged, or a "
-            "pickle, which is never opened; where you trust it, torch.load it and torch.save its state dict anew"
-        )
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            found: Any = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle, zip and safetensors errors have no common base
-        reason = first_line(error)
-        raise ShoalError(f"model.pretrained: cannot read {path}: {reason}") from error
-    for nest in ("state_dict", "model"):
-        if isinstance(found, Mapping) and isinstance(found.get(nest), Mapping):
-            found = found[nest]
-    if not isinstance(found, Mapping) or not all(isinstance(value, torch.Tensor) for value in found.values()):
-        raise ShoalError(f"model.pretrained: {path} holds no state dict (tensors by name)")
-    return {re.sub(r"^((module|_orig_mod)\.)+", "", key): value for key, value in found.items()}
 
 
 def _misfits(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> list[str]:
@@ -85,6 +57,41 @@ def _told(wrong: list[str]) -> str:
 
 def _shape(weights: Mapping[str, torch.Tensor], key: str) -> str:
     return str(list(weights[key].shape)) if key in weights else "none"
+
+
+def _read(path: Path, option: str) -> dict[str, torch.Tensor]:
+    """Tensors by name, out of the nests and prefixes that trainers, DistributedDataParallel and torch.compile add."""
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            found: Any = load_file(path)
+        else:
+            _refuse_pickles(path)
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickle, zip and safetensors errors have no common base
+        reason = first_line(error)
+        raise ShoalError(f"{option}: cannot read {path}: {reason}") from error
+    for nest in ("state_dict", "model"):
+        if isinstance(found, Mapping) and isinstance(found.get(nest), Mapping):
+            found = found[nest]
+    if not isinstance(found, Mapping) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        raise ShoalError(f"{option}: {path} holds no state dict (tensors by name)")
+    return {re.sub(r"^((module|_orig_mod)\.)+", "", key): value for key, value in found.items()}
+
+
+def _refuse_pickles(path: Path) -> None:
+    """ValueError: no zip file, as torch writes since 1.6."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError(
+            "no zip file, as torch has written since 1.6: damaged, or a pickle, which is never opened; where you trust "
+            "it, torch.load it and torch.save its state dict anew"
+        )
+
+
+def read(path: Path) -> dict[str, torch.Tensor]:
+    """A file's tensors by name, for whoever converts them. ShoalError: unreadable, a pickle, or no state dict."""
+    return _read(path, "weights")
 
 
 def _head(module: nn.Module) -> list[str]:
