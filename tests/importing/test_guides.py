@@ -18,7 +18,7 @@ from old_jobs import CONF, found, written
 from test_weights_of_others import as_mxnet, example_names, made
 
 from shoal.cli import shoal
-from small_images import jpeg
+from small_images import jpeg, write_rec
 
 sys.path.append(str(Path(__file__).parents[1] / "e2e"))
 from warm import warm
@@ -136,3 +136,22 @@ def test_the_recipes_that_the_pages_import_are_those_that_they_train():
         assert f"recipe   {second[2]}" in result.stdout
         trained = next(line for line in result.stdout.splitlines() if line.startswith("train"))
         assert set(second) <= set(shlex.split(trained))
+
+
+@pytest.mark.parametrize(
+    ("words", "recipe"),
+    [
+        (["python", "train_cifar10.py", "--network", "resnet", "--num-layers", "8", "--data-train", "t.rec",
+          "--data-val", "v.rec", "--batch-size", "4"], "cifar10-resnet8.yaml"),
+        (["--cards", "2", "ResNet50_vd.yaml"], "ResNet50_vd.shoal.yaml"),
+    ],
+)  # fmt: skip
+def test_what_was_imported_trains(place: Path, words: list[str], recipe: str):
+    for name in ("t", "v"):
+        write_rec(place / f"{name}.rec", [jpeg(number) for number in range(4)], [0, 1, 0, 1])
+    CliRunner().invoke(shoal, ["import", "--force", *words], catch_exceptions=False)
+    small = ["length=1st", "data.eval_batch=4"]
+    if "cards" in words[0]:
+        small += ["model=cifar-resnet8", "data.augment.size=32", "data.augment.resize=32", "batch=4", "shards=2"]
+    done = warm(place, "train", recipe, *small, "--run", place / f"run-{recipe}")
+    assert done.code == 0, done

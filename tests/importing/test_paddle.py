@@ -11,6 +11,7 @@ from old_jobs import CONF, found, imported
 
 from shoal.base.errors import UsageError
 from shoal.importing.findings import Findings
+from shoal.importing.paddle import distillation
 from shoal.importing.paddle.models import called
 from shoal.importing.recognise import read
 from shoal.models import check_name
@@ -300,3 +301,60 @@ def test_whatever_stands_in_a_key_is_taken_or_told(tmp_path_factory: pytest.Temp
             parse(draft.text([]), "imported")
     except UsageError:
         pass
+
+
+DISTILLED = """\
+Arch:
+  name: DistillationModel
+  pretrained_list:
+  freeze_params_list: [True, False]
+  infer_model_name: Student
+  models:
+    - Teacher: {name: ResNet50_vd, class_num: 1000, pretrained: True, use_ssld: True}
+    - Student: {name: PPLCNet_x1_0, class_num: 1000, pretrained: False, dropout_prob: 0.1}
+Loss:
+  Train:
+    - DistillationDMLLoss: {weight: 1.0, model_name_pairs: [[Student, Teacher]]}
+"""
+
+
+@pytest.fixture
+def distilled(conf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A student and a frozen teacher, where the task `distill` is among the tasks."""
+    monkeypatch.setattr(distillation, "names", lambda seam: ("classify", "distill"))
+    before, rest = CONF.split("Arch:\n")
+    conf.write_text(before + DISTILLED + "  Eval:" + rest.partition("  Eval:")[2])
+    return conf
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("DistillationDMLLoss: {weight: 1.0,", {"divergence": "symmetric", "distill_weight": 1.0, "label_weight": 0.0}),
+        ("DistillationCELoss: {weight: 1.0,", {"divergence": "kl", "temperature": 1, "label_weight": 0.0}),
+        ("DistillationGTCELoss: {weight: 0.5}\n    - DistillationKLDivLoss: {weight: 0.9, temperature: 4,",
+         {"divergence": "kl", "temperature": 4, "distill_weight": 0.9, "label_weight": 0.5}),
+    ],
+)  # fmt: skip
+def test_a_frozen_teacher_becomes_a_task(distilled: Path, loss: str, expected: dict):
+    changed(distilled, ("DistillationDMLLoss: {weight: 1.0,", loss))
+    findings = Findings()
+    draft = read([str(distilled)], None, 4, findings)
+    assert not findings.wrong and not findings.lacking, findings
+    assert draft.keys["model"] == {"name": "lcnet_100", "drop": 0.1}
+    assert draft.keys["task"] | {"name": "distill", "teacher": {"model": "resnet50d"}, **expected} == draft.keys["task"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("[True, False]", "[False, False]", "nets that teach each other are not"),
+        ("name: ResNet50_vd", "name: Res2Net200_vd_26w_4s", "no model called 'res2net200_vd_26w_4s'"),
+        ("DistillationDMLLoss", "DistillationDKDLoss", "DistillationDKDLoss: the divergence of logits"),
+        ("DistillationDMLLoss", "DistillationGTCELoss", "0 losses of a teacher"),
+    ],
+)
+def test_other_ways_to_distill_are_named(distilled: Path, old: str, new: str, told: str):
+    findings = found(changed(distilled, (old, new)))
+    assert not findings.wrong
+    assert any(told in str(one) for one in findings.lacking), findings

@@ -58,7 +58,7 @@ def command(words: tuple[str, ...], world: str | None, cards: int | None, out: s
     findings = Findings()
     draft = read(words, world, cards, findings)
     if skip_unknown:
-        _skip_unknown(findings)
+        findings.skip_unknown()
     if findings.wrong:
         raise UsageError("\n".join(map(str, findings.wrong)))
     if findings.lacking:
@@ -68,13 +68,6 @@ def command(words: tuple[str, ...], world: str | None, cards: int | None, out: s
         return FAILED
     _write(draft, findings, out, force)
     return 0
-
-
-def _skip_unknown(findings: Findings) -> None:
-    """What nobody knows is left out instead of wrong; contradictions stay."""
-    unknown = [one for one in findings.wrong if "unknown " in one.why or "no such option" in one.why]
-    findings.wrong = [one for one in findings.wrong if one not in unknown]
-    findings.left += unknown
 
 
 def _write(draft: Draft, findings: Findings, out: str | None, force: bool) -> None:

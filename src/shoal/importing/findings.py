@@ -12,6 +12,8 @@ class Finding(NamedTuple):
     where: str
     what: str
     why: str
+    unknown: bool = False
+    """Whether it is wrong only in that nobody knows it."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}: {self.why}"
@@ -34,5 +36,14 @@ class Findings:
         self.lacking.append(Finding(where, what, why))
 
     def fault(self, where: str, what: str, why: str) -> None:
-        """The old job itself says something that cannot be, or that nobody knows."""
+        """The old job itself says something that cannot be."""
         self.wrong.append(Finding(where, what, why))
+
+    def strange(self, where: str, what: str, why: str) -> None:
+        """It says something that nobody knows: wrong, unless it is to be skipped."""
+        self.wrong.append(Finding(where, what, why, unknown=True))
+
+    def skip_unknown(self) -> None:
+        """What nobody knows is left out; what cannot be stays wrong."""
+        self.left += [one for one in self.wrong if one.unknown]
+        self.wrong = [one for one in self.wrong if not one.unknown]

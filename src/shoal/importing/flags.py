@@ -35,24 +35,30 @@ class Flags:
         self._known: list[str] = []
 
     def value(self, *names: str) -> Flags:
-        """An option with one value; several names for one thing. `/`-separated in one text."""
+        """Options with one value each; other names of one are in the same text, `-b/--batch-size`."""
         for text in names:
             self._known += text.split("/")
             self._parser.add_argument(*text.split("/"), action=_Once)
         return self
 
     def several(self, *names: str) -> Flags:
-        """An option that may be repeated; a list of texts."""
+        """Options that may be repeated: a list of texts."""
         for text in names:
             self._known += text.split("/")
             self._parser.add_argument(*text.split("/"), action="append")
         return self
 
     def switch(self, *names: str) -> Flags:
-        """An option without a value."""
+        """Options without a value."""
         for text in names:
             self._known += text.split("/")
             self._parser.add_argument(*text.split("/"), action="store_const", const=True)
+        return self
+
+    def maybe(self, name: str) -> Flags:
+        """An option whose value may be left out: then true."""
+        self._known.append(name)
+        self._parser.add_argument(name, nargs="?", const=True)
         return self
 
     def place(self, name: str, required: bool = False) -> Flags:
@@ -69,7 +75,7 @@ class Flags:
             raise UsageError(f"{where}: {self.script}: {error}") from None
         for text in rest:
             near = did_you_mean(text.partition("=")[0], self._known) if text.startswith("-") else ""
-            findings.fault(place(words, text), text, f"{self.script} has no such option{near}")
+            findings.strange(place(words, text), text, f"{self.script} has no such option{near}")
         spell = lambda key: f"--{key.replace('_', '-')}"  # noqa: E731
         return Settings(vars(told), lambda at: place(words, spell(at[0])), findings, spell)
 

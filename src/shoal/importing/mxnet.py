@@ -8,6 +8,7 @@ from shoal.importing.flags import Flags
 from shoal.importing.settings import Settings, number
 from shoal.importing.words import Word
 from shoal.importing.wrappers import Spread
+from shoal.models import check_name
 
 CIFAR = {"network": "resnet", "num_layers": "110", "image_shape": "3,28,28", "pad_size": "4", "num_epochs": "300",
          "lr": ".05", "lr_step_epochs": "200,250"}  # fmt: skip
@@ -147,8 +148,12 @@ def _model(job: Settings, draft: Draft, side: int) -> None:
         known[network] = f"cifar-{'pre' if network == 'resnet' else ''}resnet{layers}{'-bottleneck' if deep else ''}"
         if network == "resnet-v1":
             draft.say("model", "Shortcuts without parameters where MXNet's had projections.")
-    from shoal.models import check_name
-
+    elif network == "resnet":
+        draft.say(
+            "model", "timm's net has no BatchNorm of the input, nor behind the first convolution; MXNet's had both."
+        )
+    elif network == "resnet-v1" and layers >= 50:
+        draft.say("model", "MXNet's units strode in their first convolution, timm's do in the 3x3.")
     ours = known.get(network)
     fault = check_name(ours) if ours else f"no such net here; known: {', '.join(sorted(known))}"
     if fault:

@@ -28,8 +28,7 @@ def flags() -> Flags:
     known.value("--opt-level", "--keep-batchnorm-fp32", "--loss-scale", "--prof", "--dist-file", "--static-loss-scale")
     known.switch("-e/--evaluate", "--pretrained", "--multiprocessing-distributed", "--dummy", "--no-accel")
     known.switch("--sync-bn/--sync_bn", "--deterministic", "--fp16", "--dynamic-loss-scale")
-    known._parser.add_argument("--channels-last", nargs="?", const=True)
-    return known.place("data")
+    return known.maybe("--channels-last").place("data")
 
 
 def read(script: str, words: list[Word], spread: Spread, findings: Findings) -> Draft:

@@ -171,6 +171,9 @@ def _validation(job: Settings, draft: Draft, held: str) -> None:
             side = number(size[0] if isinstance(size, list) and size else size)
             if side and side != draft.get("data.augment.size"):
                 job.leave(f"{options}.size", "images are validated at the size they are trained at")
+        elif name not in ("DecodeImage", "NormalizeImage", "ToCHWImage"):
+            told = "validation images are resized by their shorter side, and their middle is cut out"
+            job.findings.leave(job.place(options), f"{name}, in validation", told)
     if batch := job.count(f"{held}.sampler.batch_size") or job.count(f"{held}.batch_size"):
         draft.set("data.eval_batch", batch)
     job.whole(held)

@@ -91,7 +91,8 @@ def read(path: Path, given: list[str], cards: int | None, findings: Findings) ->
             job.wrong("EMA.decay", f"expected a number between 0 and 1, got {decay:g}")
     _others(job)
     for unknown in job.unread():
-        job.wrong(unknown, "unknown section" if "." not in unknown else "unknown key; nothing was made of it")
+        kind = "unknown section" if "." not in unknown else "unknown key; nothing was made of it"
+        findings.strange(job.place(unknown), unknown, kind)
     return draft
 
 
