@@ -1,14 +1,9 @@
-"""Jobs of the old worlds, small: a YAML in PaddleClas's form, and a writer of MXNet's .params."""
+"""Jobs of the old worlds, small: a YAML in PaddleClas's form, and what becomes of a job."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
-from shoal.importing import params
 from shoal.importing.draft import Draft
 from shoal.importing.findings import Findings
 from shoal.importing.recognise import read
@@ -85,21 +80,3 @@ def found(*words: str | Path) -> Findings:
     findings = Findings()
     read([str(word) for word in words], None, None, findings)
     return findings
-
-
-def written(arrays: Mapping[str, np.ndarray], version: int | None = params.V2) -> bytes:
-    """A .params as `mx.nd.save` writes it; `version` None: the form before V1, with 32-bit sides."""
-    kinds = {np.dtype(text): number for number, text in enumerate(params.TYPES)}
-    out = struct.pack("<QQQ", params.LIST_MAGIC, 0, len(arrays))
-    for array in arrays.values():
-        if version is not None:
-            out += struct.pack("<I", version)
-        if version in (params.V2, params.V3):
-            out += struct.pack("<i", 0)
-        side = "I" if version is None else "q"
-        out += struct.pack(f"<i{array.ndim}{side}", array.ndim, *array.shape)
-        out += struct.pack("<iii", 1, 0, kinds[array.dtype]) + array.tobytes()
-    out += struct.pack("<Q", len(arrays))
-    for name in arrays:
-        out += struct.pack("<Q", len(name.encode())) + name.encode()
-    return out

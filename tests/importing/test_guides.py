@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from old_jobs import CONF, found, written
-from test_weights_of_others import as_mxnet, example_names, made
+from old_jobs import CONF, found
+from old_weights import as_mxnet, example_names, made, written
 
 from shoal.cli import shoal
 from small_images import jpeg, write_rec

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from old_jobs import CONF, written
+from old_jobs import CONF
+from old_weights import written
 
 from shoal.base.errors import UsageError
 from shoal.cli import shoal

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from old_jobs import written
+from old_weights import written
 
 from shoal.base.errors import ShoalError
 from shoal.importing import params

@@ -34,7 +34,7 @@ def flags() -> Flags:
 def read(script: str, words: list[Word], spread: Spread, findings: Findings) -> Draft:
     """The recipe of `main.py -a resnet50 --epochs 90 IMAGENET`."""
     job = flags().read(words, findings)
-    amp = "apex" in script or "amp" in script
+    amp = script.startswith("main_amp") or "apex" in script
     amp = amp or any(job.has(key) for key in ("opt_level", "loss_scale", "keep_batchnorm_fp32", "sync_bn"))
     arch = job.text("arch", "resnet50" if script.startswith("imag") else "resnet18")
     ours = MODELS.get(arch, arch)

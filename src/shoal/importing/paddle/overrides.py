@@ -15,17 +15,15 @@ def apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
     are UsageErrors, unless the key begins with a `+`.
     """
     key, equals, text = override.partition("=")
-    path = tuple(key.strip().removeprefix("+").split("."))
+    may_add, path = key.strip().startswith("+"), tuple(key.strip().removeprefix("+").split("."))
     if not equals or not all(path):
         raise UsageError(f"-o {override}: expected KEY=VALUE, as in -o Optimizer.lr.learning_rate=0.1")
-    if override.count("\0") or len(override) > 10_000:
-        raise UsageError("-o: this is no override: it is too long, or binary")
-    may_add = key.strip().startswith("+")
     at: Any = values
     for depth, step in enumerate(path):
-        last, said = depth == len(path) - 1, ".".join(path[: depth + 1])
+        said: str = ".".join(path[: depth + 1])
+        place: Any = step
         if isinstance(at, list):
-            at, step = at, _place(at, step, said, override)
+            place = _place(at, step, said, override)
         elif not isinstance(at, dict):
             raise UsageError(f"-o {override}: {'.'.join(path[:depth])} is {at!r}, with nothing below it")
         elif step not in at:
@@ -35,12 +33,11 @@ def apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
                     f"a new one is said with a plus: -o +{'.'.join(path)}=…"
                 )
             at[step] = {}
-        if last:
-            at[step] = yaml12.scalar(text)
-        else:
-            at[step] = at = dict(at[step]) if isinstance(at[step], dict) else at[step]
-            if isinstance(at, type(None)) and may_add:
-                raise UsageError(f"-o {override}: {said} is empty in the file; set it first")
+        if depth == len(path) - 1:
+            at[place] = yaml12.scalar(text)
+        elif isinstance(at[place], dict):
+            at[place] = dict(at[place])  # a copy: YAML's aliases let several keys share one group
+        at = at[place]
     return path
 
 
