@@ -20,7 +20,7 @@ from shoal.data.batches import Batches, Cut, eval_chunks
 from shoal.data.crops import Crops
 from shoal.data.decode import Pictures, hold
 from shoal.data.image import ImageError, centred, decode, linearly, resized
-from shoal.data.source import Held, SourceError, Streamed
+from shoal.data.source import NO_IMAGE, Held, SourceError, Streamed
 from small_images import encoded, jpeg, picture
 
 GIB = 1 << 30
@@ -337,7 +337,7 @@ def test_a_bad_image_stops_a_training_or_keeps_its_place_without_a_label(case, c
     for _ in range(2):
         looks, labels = skipping.train(chosen, seed=0, epoch=0)
         good, _ = Pictures(streamed(VARIED), augment).train(chosen, seed=0, epoch=0)
-        assert labels.tolist() == [2, -1, 2]
+        assert labels.tolist() == [2, NO_IMAGE, 2]
         assert np.array_equal(looks[[0, 2]], good[[0, 2]])  # the others are as if nothing were
         assert (looks[1] == np.array([100, 110, 120], np.uint8)[:, None, None]).all()
     told = capsys.readouterr().err.splitlines()
@@ -355,7 +355,7 @@ def test_bad_images_are_found_while_all_are_decoded():
     )
     held = hold(streamed(images, on_bad="skip"), GIB)
     assert isinstance(held, Held)
-    assert np.flatnonzero(held.labels == -1).tolist() == [0, 151, 152]
+    assert np.flatnonzero(held.labels == NO_IMAGE).tolist() == [0, 151, 152]
     assert (held.images[151] == np.array([100, 110, 120], np.uint8)[:, None, None]).all()
     assert held.notes == ("3 of 153 images skipped; the first: image 0 is empty (0 bytes)",)
     assert np.array_equal(held.images[1], decode(SAME[0]).numpy())

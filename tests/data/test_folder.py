@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from shoal.data.source import Held, SourceError, Streamed
+from shoal.data.source import NO_IMAGE, Held, SourceError, Streamed
 from shoal.data.sources.folder import Folder
 from shoal.data.sources.recordio import Recordio
 from small_images import class_folders, encoded, jpeg, picture, rec_pair, write_rec
@@ -237,5 +237,5 @@ def test_a_bad_image_is_named_by_file_record_and_byte(tmp_path):
     byte = 8 + 24 + len(images[0]) + -len(images[0]) % 4
     assert told.startswith(f"{tmp_path / 'train.rec'}: record 1 at byte {byte} is a JPEG that cannot be decoded (")
     split = Recordio(path=str(tmp_path), on_bad="skip").open("train")
-    assert split.labels.tolist() == [0, -1, 2] and "1 of 3 images skipped; the first: " in split.notes[0]
+    assert split.labels.tolist() == [0, NO_IMAGE, 2] and "1 of 3 images skipped; the first: " in split.notes[0]
     assert isinstance(split, Held) and np.unique(split.images[1]).tolist() == [104, 116, 124]

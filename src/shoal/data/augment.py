@@ -77,6 +77,13 @@ class Augment(Options, frozen=True, kw_only=True):
             return self.size, self.size
         return (self.crop, self.crop) if self.crop else (height, width)
 
+    def random(self, height: int, width: int) -> str | None:
+        """The option that has images of this size look otherwise from epoch to epoch; None: they never do."""
+        if self.size or not height:
+            return "size"
+        cut = self.seen(height, width) != (height, width)
+        return next((key for key, on in (("pad", self.pad), ("crop", cut), ("mirror", self.mirror)) if on), None)
+
     def crops(self, indices: np.ndarray, *, seed: int, epoch: int) -> Crops:
         """With `size`: where to cut each of the images at `indices` (int64 [B])."""
         resizer = linearly if self.filter == "linear" else resized

@@ -27,7 +27,7 @@ class Batch:
     images: torch.Tensor
     """uint8 [B, C, H, W]."""
     labels: torch.Tensor
-    """int64 [B]; -1 where there is none."""
+    """int64 [B]; NO_LABEL (-1) where there is none, NO_IMAGE (-2) where the image was skipped, too."""
     indices: torch.Tensor
     """int64 [B], of the samples in their source."""
     count_global: int

@@ -12,14 +12,15 @@ import torch
 from shoal.base.host import cores
 from shoal.data.augment import Augment
 from shoal.data.image import ImageError, centred
-from shoal.data.source import Encoded, Held, Pixels, SourceError, Streamed, bad_image
+from shoal.data.source import NO_IMAGE, Encoded, Held, Pixels, SourceError, Streamed, bad_image
 
 _SOME = 64
 """Images that a thread decodes into memory before it asks for more."""
 
 
 class Pictures:
-    """A split's images as the model sees them; any of them, in any order. Labels are -1 where an image was skipped.
+    """A split's images as the model sees them; any of them, in any order. Labels are NO_IMAGE where one was
+    skipped.
 
     Decoders work outside Python's lock, so threads decode at the same time, each into its place in the batch.
     """
@@ -64,7 +65,7 @@ class Pictures:
         def make(place: int) -> None:
             image = self._image(chosen[place])
             if image is None:
-                images[place], labels[place] = _blank(self._data), -1
+                images[place], labels[place] = _blank(self._data), NO_IMAGE
             else:
                 target[place] = look(place, image)
 
@@ -81,7 +82,7 @@ class Pictures:
 def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
     """The images decoded once, on all cores, where they have one size and fit in `most_bytes`; else `data` as it is.
 
-    SourceError: images that cannot be decoded, unless they are to be skipped; then they are blank, without a label.
+    SourceError: images that cannot be decoded, unless they are to be skipped; then they are blank, NO_IMAGE.
     """
     count = len(data.labels)
     size = data.shape if data.shape[1] else _first_shape(data)
@@ -118,7 +119,7 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
         first = min(bad)
         if data.on_bad == "stop":
             raise SourceError(bad_image(data.where(first), bad[first], len(bad) - 1))
-        labels[list(bad)] = -1
+        labels[list(bad)] = NO_IMAGE
         notes = (f"{len(bad):,} of {count:,} images skipped; the first: {data.where(first)} {bad[first]}",)
     return Held(held, labels, data.classes, mean=data.mean, std=data.std, notes=notes)
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val"]
 
+NO_LABEL, NO_IMAGE = -1, -2
+"""In the place of a label: an image of unknown class; one that cannot be decoded, is skipped and counts nowhere."""
+
 
 class SourceError(ShoalError):
     """Images that are not there or not readable; names the path that was looked at."""
@@ -33,7 +36,7 @@ class Images(Protocol):
     classes: tuple[str, ...]
     """Names of the classes; a label is an index into it."""
     labels: np.ndarray
-    """int64 [n]."""
+    """int64 [n]; NO_LABEL, NO_IMAGE."""
     shape: tuple[int, int, int]
     """Channels, height, width of an image before augmentation; 0, 0 where images differ in size."""
     mean: tuple[float, ...]

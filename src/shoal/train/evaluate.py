@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from shoal.data.augment import Augment
 from shoal.data.batches import Batch, eval_chunks
 from shoal.data.order import chunk_bounds
-from shoal.data.source import Encoded, Pixels
+from shoal.data.source import NO_LABEL, Encoded, Pixels
 from shoal.report.predictions import Predictions
 from shoal.step.gang import Gang
 from shoal.step.meters import hits
@@ -65,10 +65,10 @@ def judge(
         beat()
         for chunk, batch in taken:
             beat()
-            labels = batch.labels.to(gang.device)
+            labels = batch.labels.to(gang.device).clamp(min=NO_LABEL)
             logits = logits_of(batch)
             logits = logits if logits.dtype == torch.float64 else logits.float()
-            loss = cross_entropy(logits, labels, reduction="none", ignore_index=-1)
+            loss = cross_entropy(logits, labels, reduction="none", ignore_index=NO_LABEL)
             slots[chunk, 0] = loss.double().sum()
             slots[chunk, 1:] = hits(logits, labels).sum(0)
             low = int(batch.indices[0])

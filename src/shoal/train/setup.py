@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,16 @@ from shoal.base.errors import UsageError, first_line
 from shoal.data.batches import Cut
 from shoal.data.decode import Pictures
 from shoal.data.order import order
-from shoal.data.source import Encoded, Pixels
+from shoal.data.source import NO_IMAGE, NO_LABEL, Encoded, Pixels
 from shoal.recipe.load import plain
 from shoal.recipe.recipe import Recipe
 from shoal.step.gang import Gang
 from shoal.step.inputs import Inputs
+from shoal.step.task import Task
 from shoal.strategies import Rig, RigSpec
 from shoal.train.clock import Clock
+from shoal.train.teacher import Known
+from shoal.train.teaching import taught
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Data:
 
 
 def open_data(recipe: Recipe) -> Data:
-    """Opens both splits. UsageError when labels or crops do not fit."""
+    """Opens both splits. UsageError when labels or crops do not fit, or are missing."""
     source: Any = recipe.data
     train, val = source.open("train"), source.open("val")
     classes = recipe.model.classes or len(train.classes)
@@ -48,7 +52,7 @@ def open_data(recipe: Recipe) -> Data:
         if not len(images.labels):
             raise UsageError(f"data: {source.name} has no {split} images")
         for wrong in (int(images.labels.max()), int(images.labels.min())):
-            if not -1 <= wrong < classes:
+            if not NO_IMAGE <= wrong < classes:
                 at = int((images.labels == wrong).argmax())
                 raise UsageError(
                     f"data: {source.name}, {split} image {at} has label {wrong}, but the model has {classes} outputs "
@@ -57,6 +61,13 @@ def open_data(recipe: Recipe) -> Data:
         misfit = source.augment.fault(*images.shape[1:])
         if misfit is not None:
             raise UsageError(f"data.augment: {misfit}")
+    if not recipe.task.unlabelled and (train.labels == NO_LABEL).any():  # type: ignore[attr-defined]
+        at, count = int((train.labels == NO_LABEL).argmax()), int((train.labels == NO_LABEL).sum())
+        raise UsageError(
+            f"data: {source.name}, train image {at} has no label{f' (nor have {count - 1:,} more)' * (count > 1)}, and "
+            f"task {recipe.task.name} learns from labels alone; leave such images out, or give them a teacher "
+            "(task=distill)"
+        )
     return Data(train, val, classes)
 
 
@@ -99,10 +110,14 @@ class Setup:
     rig: Rig
     notes: tuple[str, ...]
     """What opening the data and making the model have to say."""
+    teacher: Known | None = None
 
     @staticmethod
-    def of(recipe: Recipe, gang: Gang, data: Data, *, pretrained: bool = True) -> Setup:
-        """Every rank calls it. pretrained: False where weights are about to be loaded from a checkpoint."""
+    def of(
+        recipe: Recipe, gang: Gang, data: Data, *, pretrained: bool = True, beat: Callable[[], None] = lambda: None
+    ) -> Setup:
+        """Every rank calls it. pretrained: False where weights are about to be loaded from a checkpoint. beat: called
+        now and then where it takes long."""
         precision, told = recipe.precision.suited(gang.device)  # type: ignore[attr-defined]
         recipe = msgspec.structs.replace(recipe, precision=precision)
         cut = cut_of(recipe, len(data.train.labels), gang)
@@ -111,8 +126,10 @@ class Setup:
         _try(created.module, recipe, data)
         if pretrained and not recipe.model.pretrained:
             _start_from_images(created.module, recipe, data, gang)
-        rig = _rig(recipe, created.module, data, clock, cut, gang)
-        return Setup(recipe, gang, data, cut, clock, rig, (*data.notes, *created.notes, *((told,) if told else ())))
+        task, teacher = taught(recipe, data, gang, beat)
+        rig = _rig(recipe, task, created.module, data, clock, cut, gang)
+        notes = (*data.notes, *created.notes, *((told,) if told else ()))
+        return Setup(recipe, gang, data, cut, clock, rig, notes, teacher)
 
 
 def _try(model: torch.nn.Module, recipe: Recipe, data: Data) -> None:
@@ -153,7 +170,7 @@ def _start_from_images(model: Any, recipe: Recipe, data: Data, gang: Gang) -> No
         tensor.copy_(sent)
 
 
-def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: Cut, gang: Gang) -> Rig:
+def _rig(recipe: Recipe, task: Task, model: torch.nn.Module, data: Data, clock: Clock, cut: Cut, gang: Gang) -> Rig:
     optim: Any = recipe.optim
     strategy: Any = recipe.strategy
     spec = RigSpec(
@@ -169,10 +186,10 @@ def _rig(recipe: Recipe, model: torch.nn.Module, data: Data, clock: Clock, cut: 
         channels_last=recipe.model.channels_last,
         compile=recipe.model.compile,
     )
-    return strategy.rig(model, optim.make, recipe.task, recipe.precision, gang, spec)
+    return strategy.rig(model, optim.make, task, recipe.precision, gang, spec)
 
 
-def manifest(recipe: Recipe, name: str, data: Data, threads: int) -> dict[str, Any]:
+def manifest(recipe: Recipe, name: str, data: Data, threads: int, teacher: Known | None = None) -> dict[str, Any]:
     """What a checkpoint says of itself, so that it can be used without its Run."""
     return {
         "shoal": __version__,
@@ -185,4 +202,5 @@ def manifest(recipe: Recipe, name: str, data: Data, threads: int) -> dict[str, A
         "mean": list(data.train.mean),
         "std": list(data.train.std),
         "threads": threads,
+        **({"teacher": teacher.told()} if teacher else {}),
     }

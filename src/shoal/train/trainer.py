@@ -68,7 +68,7 @@ class Trainer:
             pin=gang.device.type == "cuda",
         )
         self.batches = self._make_batches(cut)
-        self.meters = Meters(cut.shards, gang)
+        self.meters = Meters(cut.shards, gang, recipe.task)  # type: ignore[arg-type]
         self._timing, self._timed_step = Timing(gang, together=not setup.rig.asynchronous), 0
         self.tracing = Tracing(gang, recipe.trace) if recipe.trace else None
         self._peak = recipe.optim.peak(cut.span.batch)  # type: ignore[attr-defined]
@@ -182,7 +182,7 @@ class Trainer:
         rig = self.rig
         rig.settle()
         metrics = self.meters.read_own() if self.rig.asynchronous else self.meters.read_interval()
-        if not metrics.count:
+        if not metrics.seen:
             return  # the first worker did nothing meanwhile
         clock = self.clock
         seconds = max(clock.trained_s - self._logged_s, 1e-9)
@@ -460,4 +460,7 @@ def _finite(value: Any) -> Any:
 
 
 def _figures(metrics: Metrics) -> dict[str, float]:
-    return {"loss": metrics.loss, "top1": metrics.top1, "top5": metrics.top5}
+    figures = {"loss": metrics.loss, "top1": metrics.top1, "top5": metrics.top5}
+    if metrics.parts:
+        figures |= {"loss_label": metrics.parts.label, "loss_distill": metrics.parts.distill}
+    return figures

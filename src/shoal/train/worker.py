@@ -32,6 +32,7 @@ from shoal.train.machine import Machine, tensor_cores
 from shoal.train.progress import Progress
 from shoal.train.setup import Data, Setup, manifest, open_data
 from shoal.train.signals import EXIT_OF_ASK, StopSignals
+from shoal.train.teacher import check_teacher
 from shoal.train.trainer import Trainer
 
 
@@ -89,12 +90,14 @@ def _train(
     saved = _saved(run, resume, gang, notes.append)
     if not recipe.model.compile:
         compiler.leave_out()
-    setup = Setup.of(recipe, gang, data, pretrained=saved is None)
+    setup = Setup.of(recipe, gang, data, pretrained=saved is None, beat=lambda: pulse.beat("asks the teacher", 0, LONG))
+    if saved is not None:
+        check_teacher(saved.manifest, setup.teacher, saved.path)
     same_run = resume == "auto" or run.folder.resolve() in Path(resume).resolve().parents
     progress = Progress.of(saved.state["progress"]).over(setup.clock.span, same_run=same_run) if saved else None
     resumed = progress.step if progress else None
     with Speaker(lambda step: _sinks(recipe, run, world, step), leads=gang.leads, step=resumed) as sink:
-        trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads), pulse)
+        trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads, setup.teacher), pulse)
         if saved is not None and progress is not None:
             notes += trainer.load(saved, progress, same_run=same_run)
         if gang.leads:
@@ -198,6 +201,7 @@ def _start(loaded: Loaded, setup: Setup, machine: Machine, *, resumed: bool) -> 
         "epochs": clock.total_images / clock.span.images_per_epoch,
         "strategy": recipe.strategy.name,
         "why": why,
+        **({"teacher": setup.teacher.told()} if setup.teacher else {}),
         "resumed_from": clock.step if resumed else None,
         "time": time.time(),
     }

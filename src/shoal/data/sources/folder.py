@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +11,7 @@ from msgspec import Meta
 
 from shoal.base.errors import shown_path
 from shoal.data.encoded import YourImages, read_file
-from shoal.data.source import Held, SourceError, Split, Streamed
+from shoal.data.source import NO_LABEL, Held, SourceError, Split, Streamed
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 """Files that are images, whatever the case of the letters."""
@@ -20,13 +21,16 @@ class Folder(YourImages, frozen=True, kw_only=True):
     """Image files in one sub-folder per class: `path`/train and `path`/val, as ImageNet's; or `path` and `val`.
 
     Classes are the sub-folders of the training folder in the order of their names. With `limit` images are taken from
-    all classes by turns.
+    all classes by turns; those without a label are a class in this.
     """
 
     name: Literal["folder"] = "folder"
     val_share: Annotated[float, Meta(gt=0, lt=1)] | None = None
     """Where there is no validation folder: the part of each class's training images that is kept for validation
     instead, chosen by their names; absent: a validation folder is needed."""
+    unlabelled: str | None = None
+    """A folder of further training images, of any depth, of which nobody knows the class: a task with a teacher learns
+    from them beside the others; absent: none."""
 
     def open(self, split: Split) -> Held | Streamed:
         import numpy as np
@@ -52,10 +56,13 @@ class Folder(YourImages, frozen=True, kw_only=True):
                 images = self._shared(images, root, split)
             files += images
             labels += [classes.index(name)] * len(images)
+        if split == "train" and self.unlabelled is not None:
+            more = self._more()
+            files, labels = files + more, labels + [NO_LABEL] * len(more)
         order = np.arange(len(files))
         if self.limit:
-            turn = np.concatenate([np.arange(count) for count in np.bincount(labels)])
-            order = np.lexsort((labels, turn))
+            turn = np.concatenate([np.arange(len(list(same))) for _, same in groupby(labels)])
+            order = np.lexsort((np.array(labels) % (len(classes) + 1), turn))
 
         def read(index: int) -> bytes:
             return read_file(files[order[index]])
@@ -64,6 +71,16 @@ class Folder(YourImages, frozen=True, kw_only=True):
             return shown_path(files[order[index]])
 
         return self.split(read, where, np.array(labels, np.int64)[order], tuple(shown_path(name) for name in classes))
+
+    def _more(self) -> list[str]:
+        """The images without labels."""
+        folder = Path(self.unlabelled or "")
+        if not folder.is_dir():
+            raise SourceError(f"{shown_path(folder)}: no such folder (data.unlabelled)")
+        found = images_in(folder)
+        if not found:
+            raise SourceError(f"{shown_path(folder)}: holds no images (data.unlabelled; {', '.join(ENDINGS)})")
+        return found
 
     def _shares(self) -> bool:
         """Whether validation images are taken from the training folder."""

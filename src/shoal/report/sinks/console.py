@@ -225,11 +225,16 @@ def start_lines(event: Event) -> list[str]:
         f"{event['shards']} shard{'s' * (event['shards'] != 1)}",
         f"Length   {event['steps']} steps = {event['epochs']:g} epochs of {event['steps_per_epoch']} steps "
         f"({event['images_per_epoch']:,} images)",
+        *([f"Teacher  {teacher_words(event['teacher'])}"] if "teacher" in event else []),
         *(f"Because  {why}" for why in event["why"]),
     ]
     if event["resumed_from"] is not None:
         lines.append(f"Resumed  from step {event['resumed_from']}")
     return lines
+
+
+def teacher_words(teacher: dict[str, str]) -> str:
+    return f"{teacher['name']} of {teacher['from']}, weights {teacher['weights'][:12]}"
 
 
 def note_line(event: Event) -> str:

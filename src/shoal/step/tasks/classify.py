@@ -28,16 +28,21 @@ class Classify(Task, frozen=True, kw_only=True):
     def loss(self, net: Callable[[Tensor], Tensor], inputs: Tensor, batch: Batch, seed: int) -> tuple[Tensor, Tensor]:
         from torch.nn.functional import cross_entropy
 
+        from shoal.data.source import NO_LABEL
         from shoal.step import mix
 
+        labels = batch.labels.clamp(min=NO_LABEL)
+
         def summed(logits: Tensor, labels: Tensor, reduction: str = "sum") -> Tensor:
-            return cross_entropy(logits, labels, reduction=reduction, label_smoothing=self.smoothing, ignore_index=-1)
+            return cross_entropy(
+                logits, labels, reduction=reduction, label_smoothing=self.smoothing, ignore_index=NO_LABEL
+            )
 
         if not (self.mixup or self.cutmix):
             logits = net(inputs)
-            return summed(logits, batch.labels), logits
+            return summed(logits, labels), logits
         mixed, partner, share = mix.mixed(inputs, batch, seed, mixup=self.mixup, cutmix=self.cutmix)
         logits = net(mixed)
-        own = summed(logits, batch.labels, "none")
-        other = summed(logits, batch.labels[partner], "none")
+        own = summed(logits, labels, "none")
+        other = summed(logits, labels[partner], "none")
         return (share * own + (1 - share) * other).sum(), logits
