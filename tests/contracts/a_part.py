@@ -17,6 +17,7 @@ MINIMAL: dict[tuple[str, str], dict[str, Any]] = {
     ("schedules", "step"): {"every": "3ep"},
     ("optims", "timm"): {"opt": "lamb"},
     ("sources", "synthetic"): {"images": 60, "size": 8},
+    ("tasks", "distill"): {"teacher": {"run": "runs/teacher"}},
 }
 """(seam, name) -> options, as a recipe would write them, for parts whose defaults are none or too large for a test."""
 

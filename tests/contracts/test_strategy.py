@@ -26,12 +26,13 @@ from shoal.base.errors import ShoalError, UsageError
 from shoal.data.augment import Augment
 from shoal.data.batches import Batch, Batches, Cut, eval_chunks
 from shoal.data.order import share
-from shoal.data.source import Held
+from shoal.data.source import NO_LABEL, Held
 from shoal.data.sources.synthetic import Synthetic
 from shoal.kvstore.client import Client
 from shoal.kvstore.server import Server
 from shoal.recipe.load import short_form
 from shoal.recipe.part import kinds
+from shoal.step.distilling import Asked, Taught
 from shoal.step.gang import Gang
 from shoal.step.inputs import Inputs
 from shoal.step.meters import Meters, Metrics
@@ -43,7 +44,9 @@ from shoal.step.precisions.fp64 import Fp64
 from shoal.step.randomness import seed_for
 from shoal.step.scaling import Scaler
 from shoal.step.served import Served
+from shoal.step.task import Task
 from shoal.step.tasks.classify import Classify
+from shoal.step.tasks.distill import Distill, Teacher
 from shoal.strategies import Rig, RigSpec, Strategy
 
 CLASSES = 3
@@ -93,6 +96,8 @@ class Job:
     """Another one than `exactly` asks for."""
     scaled: bool = False
     """With a fixed loss scale, that float32 or float64 have no need of."""
+    taught: bool = False
+    """By a teacher, every third image without a label."""
 
 
 UNEVEN = Job(images=29, batch=11, shards=5)
@@ -129,8 +134,8 @@ class Outcome:
 
 
 class Net(nn.Sequential):
-    def __init__(self, kind: str, channels: int = 1) -> None:
-        torch.manual_seed(5)
+    def __init__(self, kind: str, channels: int = 1, seed: int = 5) -> None:
+        torch.manual_seed(seed)
         norm = "norm" in kind
         super().__init__(
             nn.Conv2d(channels, 4, 3, padding=1, bias=not norm),
@@ -185,7 +190,10 @@ class ScaledFp64(Fp64, frozen=True, kw_only=True):
 
 
 def pixels(job: Job) -> Held:
-    return Synthetic(images=job.images, classes=CLASSES, channels=1, size=8).open("train")
+    held = Synthetic(images=job.images, classes=CLASSES, channels=1, size=8).open("train")
+    if job.taught:
+        held.labels[::3] = NO_LABEL
+    return held
 
 
 def optim_of(job: Job) -> Sgd | Adamw:
@@ -202,7 +210,10 @@ def precision_of(job: Job) -> Any:
     return kind(nonfinite=job.nonfinite)
 
 
-def task_of(job: Job) -> Poisoned:
+def task_of(job: Job) -> Task:
+    if job.taught:
+        data, task = pixels(job), Distill(teacher=Teacher(run="nowhere"), temperature=2.0, smoothing=0.1)
+        return Taught.by(task, Asked(Net("norm", seed=6), data.mean, data.std, 2.0, dtype=precision_of(job).dtype()))
     return Poisoned(smoothing=0.1, mixup=job.mixup, poison=job.poison)
 
 
@@ -294,7 +305,7 @@ def trained(gang: Gang, name: str, job: Job, first: int, state: dict[str, Any] |
         rig.load_state_dict(state)
     layout = strategy_of(name, job).layout(gang.num_ranks)
     cut = cut_of(job, layout.replica_of_rank[gang.rank], layout.num_replicas, merged=job.norm == "sync")
-    meters = Meters(cut.shards, gang)
+    meters = Meters(cut.shards, gang, task_of(job))
     asks = {step: ask for step, rank, ask in job.asks if rank == gang.rank}
     applied, history = [], []
     for step, batches in enumerate(Batches(pixels(job), AUGMENT, cut, thread=False).steps(first, job.steps), first):
@@ -446,6 +457,21 @@ def test_equals_the_training_by_hand(gang_pool: GangPool, name: str, n: int, sha
         assert (outcome.bytes_sent > 0) == (n > 1 or servers_of(name, n) > 0)
     cut = cut_of(job)
     assert expected.metrics.count == sum(cut.count(step) for step in range(job.steps))  # nothing is dropped or padded
+
+
+@every_taker
+@pytest.mark.parametrize("shape", ["uneven", "fewer"])
+def test_a_student_is_the_same_for_any_number_of_workers(gang_pool: GangPool, name: str, n: int, shape: str):
+    job = replace(SHAPES[shape], taught=True)
+    for outcome in run(gang_pool, name, n, job):
+        assert_same(outcome.numbers, by_hand(job).numbers, exactly=False)
+    metrics = outcome.metrics
+    assert metrics.parts is not None and metrics.seen == sum(cut_of(job).count(step) for step in range(job.steps))
+    assert metrics.count < metrics.seen
+    exactly = replace(job, exactly=True, net="norm-dropout")
+    outcome = run(gang_pool, name, n, exactly)[0]
+    assert_same(outcome.numbers, single(gang_pool, exactly).numbers, exactly=True)
+    assert outcome.metrics == single(gang_pool, exactly).metrics
 
 
 @every_taker

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from a_part import assert_torch_free, minimal, parts
 
 from shoal.data.batches import Batch
+from shoal.data.source import NO_IMAGE, NO_LABEL
+from shoal.step.distilling import Said, Taught, soft
+from shoal.step.tasks.distill import Distill
 
 pytestmark = pytest.mark.parametrize("name", parts("tasks"))
 SHARDS = ((3, 4), (4, 3), (5, 3))
@@ -18,12 +24,20 @@ def net() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2 * 4 * 4, 6)).double()
 
 
+def ready(name: str) -> Any:
+    """The part; one that has a teacher, with a teacher that says something else of each image."""
+    task = minimal("tasks", name)
+    if not isinstance(task, Distill):
+        return task
+    return Taught.by(task, lambda batch: Said(soft(batch.images.double().flatten(1)[:, :6] / 64, task.softness)))
+
+
 def inputs_and_batch() -> tuple[torch.Tensor, Batch]:
     stream = torch.Generator().manual_seed(1)
     count = sum(size for _, size in SHARDS)
     images = torch.randint(0, 256, (count, 2, 4, 4), generator=stream, dtype=torch.uint8)
     labels = torch.randint(0, 6, (count,), generator=stream)
-    labels[2] = -1
+    labels[2], labels[5] = NO_LABEL, NO_IMAGE
     return images.double() / 128 - 1, Batch(images, labels, torch.arange(count), count, step=7, shards=SHARDS)
 
 
@@ -38,7 +52,7 @@ def of_shard(batch: Batch, inputs: torch.Tensor, n: int) -> tuple[torch.Tensor, 
 
 def test_a_loss_is_a_sum_that_can_be_descended(name, net):
     inputs, batch = inputs_and_batch()
-    loss, logits = minimal("tasks", name).loss(net, inputs, batch, 0)
+    loss, logits = ready(name).loss(net, inputs, batch, 0)
     assert loss.shape == () and torch.isfinite(loss) and loss > 0
     assert logits.shape == (len(inputs), 6)
     loss.backward()
@@ -46,7 +60,7 @@ def test_a_loss_is_a_sum_that_can_be_descended(name, net):
 
 
 def test_shards_add_up_to_the_batch(name, net):
-    task, (inputs, batch) = minimal("tasks", name), inputs_and_batch()
+    task, (inputs, batch) = ready(name), inputs_and_batch()
     loss, logits = task.loss(net, inputs, batch, 0)
     apart = [task.loss(net, *of_shard(batch, inputs, n), 0) for n in range(len(SHARDS))]
     torch.testing.assert_close(torch.stack([loss for loss, _ in apart]).sum(), loss, rtol=1e-12, atol=0)
@@ -54,7 +68,7 @@ def test_shards_add_up_to_the_batch(name, net):
 
 
 def test_the_same_seed_step_and_shard_give_the_same_bits(name, net):
-    task, (inputs, batch) = minimal("tasks", name), inputs_and_batch()
+    task, (inputs, batch) = ready(name), inputs_and_batch()
     losses = []
     for state in (1, 2):
         torch.manual_seed(state)  # nobody's business but the shard's
@@ -65,10 +79,22 @@ def test_the_same_seed_step_and_shard_give_the_same_bits(name, net):
 def test_a_worker_without_images_takes_part_with_nothing(name, net):
     inputs, batch = inputs_and_batch()
     empty = Batch(batch.images[:0], batch.labels[:0], batch.indices[:0], batch.count_global, batch.step, ())
-    loss, logits = minimal("tasks", name).loss(net, inputs[:0], empty, 0)
+    loss, logits = ready(name).loss(net, inputs[:0], empty, 0)
     loss.backward()
     assert float(loss.detach()) == 0 and logits.shape == (0, 6)
     assert all(parameter.grad is not None and not parameter.grad.any() for parameter in net.parameters())
+
+
+def test_a_loss_in_two_parts_is_told_in_two(name, net):
+    task, (inputs, batch) = ready(name), inputs_and_batch()
+    if not task.unlabelled:
+        pytest.skip(f"{name} learns from labels alone")
+    loss, logits = task.loss(net, inputs, batch, 0)
+    labels = task.label_loss(logits, batch.labels)
+    unlabelled = torch.full_like(batch.labels, NO_LABEL).where(batch.labels != NO_IMAGE, NO_IMAGE)
+    rest, _ = task.loss(net, inputs, replace(batch, labels=unlabelled), 0)
+    assert labels > 0 and float(task.label_loss(logits, unlabelled)) == 0
+    assert task.without_labels(float(loss), float(labels)) == pytest.approx(task.without_labels(float(rest), 0.0))
 
 
 def test_importing_it_does_not_import_torch(name):
