@@ -42,8 +42,8 @@ def main() -> None:
             )
     mean, low, high = interval(gains)
     print(
-        f"{options.recipe}, n = {len(gains)} paired seeds: {mean:+.2f} points, 95 % interval {low:+.2f} to {high:+.2f}; "
-        f"single pairs {min(gains):+.2f} to {max(gains):+.2f}; processor time {statistics.median(costs):.2f} x "
+        f"{options.recipe}, n = {len(gains)} paired seeds: {mean:+.2f} points, 95 % interval {low:+.2f} to "
+        f"{high:+.2f}; pairs {min(gains):+.2f} to {max(gains):+.2f}; processor time {statistics.median(costs):.2f} x "
         f"({min(costs):.2f} to {max(costs):.2f}), soft labels once beside"
     )
     verdict("gain by a teacher, points, lower end", low, "> 0", low > 0)
