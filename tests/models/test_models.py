@@ -53,6 +53,44 @@ def test_parameters_and_logits(name, channels, side, parameters):
     assert module.eval()(torch.randn(2, channels, side, side)).shape == (2, 10)
 
 
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("hgnet_base", 71.62),
+        ("lcnetv2_base", 6.54),
+        ("lcnet_025", 1.52),
+        ("resnet50d", 25.58),
+    ],  # PP-HGNet, PP-LCNetV2 …
+)
+def test_the_models_of_paddles_table(name, millions):
+    """As many parameters as PaddleClas publishes, within 2.5 %: timm's PP-LCNetV2 has biases that Paddle's lacks."""
+    import torch
+
+    with torch.device("meta"):
+        module = make(name, classes=1000).module
+    assert count(module) == pytest.approx(1e6 * millions, rel=0.025)
+
+
+def test_lcnet_computes_timms_lcnet():
+    """The same weights, in order, at a width that timm has."""
+    import timm
+    import torch
+
+    from shoal.models.lcnet import LcNet
+
+    torch.manual_seed(0)
+    ours = LcNet(classes=10, width=0.5).double().eval()
+    theirs = timm.create_model("lcnet_050", num_classes=10).double().eval()
+    for module in ours.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.running_mean, -0.2, 0.2)
+            torch.nn.init.uniform_(module.running_var, 0.5, 1.5)
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
+    images = torch.randn(2, 3, 40, 48, dtype=torch.float64)
+    torch.testing.assert_close(ours(images), theirs(images), rtol=1e-12, atol=1e-12)
+    assert count(make("lcnet_025", classes=1000).module) == 1_522_464
+
+
 def test_preresnet8_is_mxnets_symbol():
     from torch import nn
 

@@ -39,7 +39,7 @@ class Model(Options, frozen=True, kw_only=True):
     """What is trained: the recipe's `model:` group."""
 
     name: str
-    """A Shoal model (digits-cnn, cifar-resnet20, cifar-preresnet8, cifar-whitenet24 …), any timm model, or
+    """A Shoal model (digits-cnn, cifar-resnet20, cifar-preresnet8, cifar-whitenet24, lcnet_025 …), any timm model, or
     torchvision's alexnet / googlenet."""
 
     pretrained: bool | str = False
@@ -106,7 +106,7 @@ def check_name(name: str) -> str | None:
 
 def names(pattern: str = "*") -> list[str]:
     """Models that Shoal knows without timm, those of the papers among the CIFAR nets; `pattern` as in a shell."""
-    listed = ["digits-cnn", *(f"cifar-whitenet{width}" for width in (24, 64))]
+    listed = ["digits-cnn", "lcnet_025", *(f"cifar-whitenet{width}" for width in (24, 64))]
     for form in ("resnet", "preresnet"):
         listed += [f"cifar-{form}{depth}" for depth in (8, 14, 20, 32, 44, 56, 110)]
         listed += [f"cifar-{form}{depth}-bottleneck" for depth in (29, 164, 1001)]
@@ -147,7 +147,7 @@ def create(model: Model, *, classes: int, channels: int, seed: int) -> Created:
 
 
 _OWN = re.compile(
-    r"digits-cnn|cifar-whitenet(?P<width>\d+)|cifar-(?P<pre>pre)?resnet(?P<depth>\d+)(?P<bottleneck>-bottleneck)?"
+    r"digits-cnn|lcnet_025|cifar-whitenet(?P<width>\d+)|cifar-(?P<pre>pre)?resnet(?P<depth>\d+)(?P<bottleneck>-bottleneck)?"
 )
 
 
@@ -206,6 +206,10 @@ def _own(model: Model, classes: int, channels: int) -> nn.Module:
         from shoal.models.cifar_whitenet import CifarWhitenet
 
         return CifarWhitenet(classes=classes, channels=channels, width=int(shape["width"]), drop=model.drop)
+    if model.name == "lcnet_025":
+        from shoal.models.lcnet import LcNet
+
+        return LcNet(classes=classes, channels=channels, width=0.25, drop=model.drop)
     if shape["depth"] is None:
         from shoal.models.digits_cnn import DigitsCnn
 
