@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from shoal.data.source import NO_IMAGE, Held, SourceError, Streamed
+from shoal.data.source import NO_IMAGE, NO_LABEL, Held, SourceError, Streamed
 from shoal.data.sources.folder import Folder
 from shoal.data.sources.recordio import Recordio
 from small_images import class_folders, encoded, jpeg, picture, rec_pair, write_rec
@@ -77,6 +77,21 @@ def test_a_share_of_the_training_images_where_there_is_no_validation_folder(tmp_
     shutil.copytree(tmp_path, elsewhere / "train")
     moved = Folder(path=str(elsewhere), val_share=0.2).open("val")
     assert [moved.where(place)[-11:] for place in range(3)] == [name[-11:] for name in names[1]]
+
+
+def test_images_without_labels_come_after_the_others(root, tmp_path_factory):
+    more = tmp_path_factory.mktemp("more")
+    class_folders(more, {"x": 2, "y": 1})
+    source = Folder(path=str(root), unlabelled=str(more))
+    split = source.open("train")
+    assert split.labels.tolist() == [0] * 4 + [1] * 2 + [2] * 3 + [NO_LABEL] * 3
+    assert split.where(11) == str(more / "y/000.jpg") and split.classes == ("ant", "bee", "cat")
+    assert source.open("val").labels.tolist() == Folder(path=str(root)).open("val").labels.tolist()
+    few = Folder(path=str(root), unlabelled=str(more), limit=6).open("train")
+    assert few.labels.tolist() == [0, 1, 2, NO_LABEL, 0, 1]
+    assert "no such folder (data.unlabelled)" in fault(Folder(path=str(root), unlabelled=str(root / "no")))
+    empty = str(tmp_path_factory.mktemp("empty"))
+    assert f"{empty}: holds no images (data.unlabelled;" in fault(Folder(path=str(root), unlabelled=empty))
 
 
 def test_a_validation_folder_comes_before_a_share(root):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ from a_training import END, EPOCH, SAVE, START, TRAIN, VAL, judged, predictions,
 from shoal.base.errors import UsageError
 from shoal.base.run import Run
 from shoal.recipe.load import dump, load
+from shoal.report.page import page
 from shoal.report.reading import Reading
 from shoal.report.shares import brake, shares
 from shoal.report.sinks import Event
 from shoal.report.story import compared, interval, percent, story
+from shoal.report.tables import summary
 
 FULL = (START, TRAIN, EPOCH, VAL, SAVE, END)
 
@@ -43,6 +46,20 @@ def test_of_a_finished_training(tmp_path: Path) -> None:
 )
 def test_how_it_ended_and_what_held_it_back(tmp_path: Path, change: Event, told: str) -> None:
     assert told in said(tmp_path, *FULL[:-1], END | change)
+
+
+TEACHER = {"name": "resnet50d", "from": "runs/large", "weights": "0123456789abcdef"}
+
+
+def test_a_teacher_is_named_and_both_losses_are_drawn(tmp_path: Path) -> None:
+    taught = TRAIN | {"loss_label": 0.5, "loss_distill": 1.5}
+    run = judged(tmp_path, START | {"teacher": TEACHER}, taught, VAL, END)
+    reading = Reading.of(run)
+    assert "It learnt from a teacher, resnet50d of runs/large, weights 0123456789ab." in story(reading)
+    html = page([reading])
+    assert "What the loss is made of" in html and "resnet50d of runs/large" in html
+    assert "teacher      resnet50d of runs/large, weights 0123456789ab" in re.sub(r" {2,}", "      ", summary(run))
+    assert "What the loss is made of" not in page([Reading.of(judged(tmp_path / "b", *FULL))])
 
 
 def test_overfitting_and_a_training_that_was_too_short(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from shoal.data.batches import Batch
 from shoal.data.order import share
+from shoal.data.source import NO_IMAGE, NO_LABEL
 from shoal.step.gang import Alone
 from shoal.step.meters import Meters, Metrics, StepOutput, hits
+from shoal.step.tasks.distill import Distill, Teacher
 
 # One batch
 
@@ -140,6 +142,33 @@ def test_many_logits_are_counted_before_they_fill_the_memory():
     read = meters.read_interval()
     assert read == reference.read_interval()
     assert (read.top1, read.count) == (0.5, 12_000)
+
+
+def test_a_loss_in_two_parts_counts_labelled_images_apart_from_all():
+    """Of eight images six have a label and one is nothing: means are over what there is of each."""
+    task = Distill(teacher=Teacher(run="nowhere"), label_weight=0.5, distill_weight=2.0)
+    meters = Meters(2, Alone(), task)
+    labels = torch.tensor([[0, 1, NO_LABEL, 2], [NO_IMAGE, 3, 0, 1]])
+    logits = torch.randn(2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    crossed = torch.nn.functional.cross_entropy(logits.view(8, 5), labels.clamp(min=-1).view(8), ignore_index=-1)
+    apart = [1.5, 4.0]
+    for shard in (0, 1):
+        loss = 0.5 * task.label_loss(logits[shard], labels[shard]) + 2.0 * apart[shard]
+        meters.add(a_batch(labels[shard].tolist(), ((shard, 4),)), StepOutput(loss, logits[shard]))
+    read = meters.read_interval()
+    assert read.parts is not None and (read.count, read.seen) == (6, 7)
+    assert read.parts.label == pytest.approx(crossed.item(), rel=1e-12)
+    assert read.parts.distill == pytest.approx(5.5 / 7, rel=1e-12)
+    assert read.loss == pytest.approx((0.5 * 6 * crossed.item() + 2.0 * 5.5) / 7, rel=1e-12)
+    assert read == meters.read_epoch()
+
+
+def test_without_any_label_there_is_no_accuracy():
+    meters = Meters(1, Alone(), Distill(teacher=Teacher(run="nowhere")))
+    meters.add(a_batch([NO_LABEL] * 3), StepOutput(torch.tensor(6.0), torch.zeros(3, 5)))
+    read = meters.read_interval()
+    assert read.parts is not None and (read.count, read.seen, read.loss, read.parts.distill) == (0, 3, 2.0, 2.0)
+    assert math.isnan(read.top1) and math.isnan(read.parts.label)
 
 
 SHARDS = 4

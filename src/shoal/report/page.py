@@ -264,6 +264,11 @@ def _charts(reading: Reading) -> Iterator[Chart]:
         "Loss", "epochs", "mean loss per image (nats)",
         (line(train, "train", "loss"), line(val, "val", "loss", marks=True)), f"{trained} {n}".strip(), log=True,
     )  # fmt: skip
+    yield Chart(
+        "What the loss is made of", "epochs", "mean per image, before weights",
+        (line("labels", "train", "loss_label"), line("teacher", "train", "loss_distill")),
+        "Labels: over the images that have one. Teacher: over all images.", log=True,
+    )  # fmt: skip
     for title, field in (("Top-1 accuracy", "top1"), ("Top-5 accuracy", "top5")):
         lines = line(train, "train", field), line(val, "val", field, marks=True)
         yield Chart(title, "epochs", "share of images", lines, n, top=1.0)

@@ -10,7 +10,7 @@ from shoal.report.confusion import Confusion
 from shoal.report.reading import Reading
 from shoal.report.shares import brake, shares
 from shoal.report.spent import Spent
-from shoal.report.tables import last, seconds
+from shoal.report.tables import last, seconds, teacher_words
 from shoal.report.why import Why
 
 GAP = 0.05
@@ -100,6 +100,8 @@ def _outcome(reading: Reading) -> Iterator[str]:
             f"{what} was being trained on {on} by {workers}; the training broke off after {far}, and nobody here is "
             f"working on it.{_said(reading)}"
         )
+    if "teacher" in start:
+        yield f"It learnt from a teacher, {teacher_words(start['teacher'])}."
     val = reading.best
     if val is None:
         yield "It has not been validated yet."

@@ -84,8 +84,14 @@ def _job(start: Event) -> list[tuple[str, str]]:
     return [
         ("recipe", start["recipe"]),
         ("model", f"{start['model']}, {start['parameters']:,} parameters"),
+        *([("teacher", teacher_words(start["teacher"]))] if "teacher" in start else []),
         ("workers", f"{start['num_ranks']} ({start['strategy']}), batch {start['batch']}, shards {start['shards']}"),
     ]
+
+
+def teacher_words(teacher: dict[str, str]) -> str:
+    """The `teacher` of a start event."""
+    return f"{teacher['name']} of {teacher['from']}, weights {teacher['weights'][:12]}"
 
 
 def _progress(events: Sequence[Event], start: Event) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from shoal.report.sinks import Event, Sink, Sinks
+from shoal.report.tables import teacher_words
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -231,10 +232,6 @@ def start_lines(event: Event) -> list[str]:
     if event["resumed_from"] is not None:
         lines.append(f"Resumed  from step {event['resumed_from']}")
     return lines
-
-
-def teacher_words(teacher: dict[str, str]) -> str:
-    return f"{teacher['name']} of {teacher['from']}, weights {teacher['weights'][:12]}"
 
 
 def note_line(event: Event) -> str:

@@ -38,8 +38,15 @@ TAGS = {
     "val": {"val/loss": "loss", "val/top1": "top1", "val/top5": "top5"},
 }
 """Event kind -> tag -> the event's field."""
-SCALED = {"train": {"loss_scale": "loss_scale", "skipped_steps": "skipped"}}
-"""The same for fields that only trainings with a loss scale have."""
+SOME = {
+    "train": {
+        "loss_scale": "loss_scale",
+        "skipped_steps": "skipped",
+        "train/loss_label": "loss_label",
+        "train/loss_distill": "loss_distill",
+    }
+}
+"""The same for fields that only some trainings have: those with a loss scale, those with a teacher."""
 HISTOGRAMS = {"staleness": {"staleness": "counts"}}
 """The same for histograms: the field counts how often 0, 1, 2 … came."""
 EXAMPLES = "val/examples"
@@ -66,7 +73,7 @@ class TensorBoard(Sink):
 
     def write(self, event: Event) -> None:
         kind = event["event"]
-        scalars = {tag: event.get(field) for tag, field in (TAGS.get(kind, {}) | SCALED.get(kind, {})).items()}
+        scalars = {tag: event.get(field) for tag, field in (TAGS.get(kind, {}) | SOME.get(kind, {})).items()}
         counted = {tag: event[field] for tag, field in HISTOGRAMS.get(kind, {}).items()}
         values: dict[str, dict[str, Any]] = {
             tag: {"simple_value": value} for tag, value in scalars.items() if value is not None
