@@ -241,3 +241,33 @@ def test_the_last_word_on_the_batch_counts():
     loaded = parse(RECIPE, "r.yaml", ["batch_per_worker=8"])
     assert (loaded.recipe.batch, loaded.recipe.batch_per_worker) == (None, 8)
     assert loaded.notes == ("batch_per_worker=8: the recipe's batch was dropped",)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["task=distill"], "task.teacher: missing; a group of keys (model, pretrained, options, run) is needed"),
+        (["task.temperature=4"], "task.temperature: unknown key"),
+        (["task.teacher.run=runs/x"], "task.teacher: unknown key"),
+        (["task=distill", "task.teacher.run=x", "task.teacher.model=resnet50"], "task.teacher.run: state either run"),
+        (["task=distill", "task.teacher.model=resnet5x"], "task.teacher.model: no model called 'resnet5x'; did you"),
+        (
+            ["task=distill", "task.teacher={model: resnet50, pretrained: false}"],
+            "task.teacher.pretrained: a teacher wi",
+        ),
+        (
+            ["task=distill", "task.teacher={model: resnet50, pretrained: x.bin}"],
+            "task.teacher.pretrained: 'x.bin' is n",
+        ),
+        (["task=distill", "task.teacher={run: x, pretrained: y.pt}"], "task.teacher.pretrained: is for a teacher by"),
+        (
+            ["task=distill", "task.teacher.run=x", "task.divergence=symmetric", "task.temperature=3"],
+            "task.temperature: is of divergence: kl; the symmetric one has none",
+        ),
+        (["task=distill", "task.teacher.run=x", "task.distill_weight=0"], "task.distill_weight: expected a number > 0"),
+    ],
+)
+def test_distillation_without_a_teacher_or_against_itself(overrides, told):
+    with pytest.raises(RecipeError) as caught:
+        load("digits", overrides)
+    assert str(caught.value).startswith(f"command line: {told}") and "\n" not in str(caught.value)

@@ -64,7 +64,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_run_its_checkpoint_and_the_same_weights_in_a_file(run, file):
     logs, weights = said(Alone(), f"task.teacher.run={run}")
     checkpoint = next((run / "checkpoints").glob("step-*"))
-    named = ["task.teacher.name=digits-cnn", f"task.teacher.pretrained={file}"]
+    named = ["task.teacher.model=digits-cnn", f"task.teacher.pretrained={file}"]
     for other in ([f"task.teacher.run={checkpoint}"], named):
         again, same = said(Alone(), *other)
         assert torch.equal(again, logs) and same == weights
@@ -81,7 +81,7 @@ def fault(*overrides: str, text: str = DIGITS, kind: type[ShoalError] = UsageErr
 
 def test_teachers_that_are_not_there(tmp_path):
     assert fault(f"task.teacher.run={tmp_path / 'no'}") == f"task.teacher.run: {tmp_path / 'no'}: no such folder"
-    told = fault("task.teacher.name=digits-cnn", f"task.teacher.pretrained={tmp_path / 'no.pt'}")
+    told = fault("task.teacher.model=digits-cnn", f"task.teacher.pretrained={tmp_path / 'no.pt'}")
     assert told == f"task.teacher.pretrained: no file {tmp_path / 'no.pt'}"
 
 
@@ -95,7 +95,7 @@ def test_teachers_of_other_classes(run, tmp_path):
     assert told.endswith("tells 10 classes apart, the data has 2")
     net = create(Model(name="digits-cnn"), classes=7, channels=1, seed=0).module
     torch.save(net.state_dict(), tmp_path / "seven.pt")
-    told = fault("task.teacher.name=digits-cnn", f"task.teacher.pretrained={tmp_path / 'seven.pt'}")
+    told = fault("task.teacher.model=digits-cnn", f"task.teacher.pretrained={tmp_path / 'seven.pt'}")
     assert told.startswith("task.teacher: other classes than the data's 10: head.weight (weights [7, 64]")
 
 
@@ -113,7 +113,7 @@ def test_a_pickle_is_not_run(tmp_path):
             return (Path.touch, (tmp_path / "harm",))
 
     (tmp_path / "evil.pt").write_bytes(pickle.dumps({"w": Evil()}))
-    told = fault("task.teacher.name=digits-cnn", f"task.teacher.pretrained={tmp_path / 'evil.pt'}", kind=ShoalError)
+    told = fault("task.teacher.model=digits-cnn", f"task.teacher.pretrained={tmp_path / 'evil.pt'}", kind=ShoalError)
     assert told.startswith(f"task.teacher.pretrained: cannot read {tmp_path / 'evil.pt'}: ")
     assert not (tmp_path / "harm").exists()
 

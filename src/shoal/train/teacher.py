@@ -98,7 +98,7 @@ def _of_run(path: Path, data: Data) -> _Found:
 def _by_name(teacher: Teacher, data: Data) -> _Found:
     from shoal.models.weights import load_pretrained
 
-    name = teacher.name or ""
+    name = teacher.model or ""
     file = Path(teacher.pretrained) if isinstance(teacher.pretrained, str) else None
     if file is not None and not file.is_file():
         raise UsageError(f"task.teacher.pretrained: no file {shown_path(file)}")

@@ -19,24 +19,30 @@ if TYPE_CHECKING:
 class Teacher(Options, frozen=True, kw_only=True):
     """A trained model to learn from: one of Shoal's own trainings, or a model by its name with weights."""
 
-    name: str | None = None
-    """Its model, named as in `model` (resnet50d, cifar-resnet20 …); absent: `run` says it all."""
+    model: str | None = None
+    """Its name, as a recipe's `model` has it (resnet50d, cifar-resnet20 …); absent: `run` says it all."""
     pretrained: bool | str = True
-    """With `name`: true takes timm's weights; a path, those of a .safetensors, .pt or .pth file."""
+    """With `model`: true takes timm's weights; a path, those of a .safetensors, .pt or .pth file."""
     options: dict[str, Any] = msgspec.field(default_factory=dict)
-    """With `name`: extra keyword arguments of the timm model."""
+    """With `model`: extra keyword arguments of the timm model."""
     run: str | None = None
     """A run folder, whose best checkpoint is taken, or a checkpoint."""
 
     def faults(self) -> list[tuple[str, str]]:
-        if (self.name is None) == (self.run is None):
-            return [("", "state either run (a run folder or a checkpoint) or name (a model, with pretrained weights)")]
-        if self.name is None:
+        if (self.model is None) == (self.run is None):
+            return [
+                ("run", "state either run (a run folder or a checkpoint) or model (a name, with pretrained weights)")
+            ]
+        if self.model is None:
             given = {"pretrained": self.pretrained is not True, "options": bool(self.options)}
-            return [(key, "is for a teacher by name; a run says it itself") for key, said in given.items() if said]
+            return [
+                (key, "is for a teacher by its model's name; a run says it itself")
+                for key, said in given.items()
+                if said
+            ]
         wrong = []
-        if fault := check_name(self.name):
-            wrong.append(("name", fault))
+        if fault := check_name(self.model):
+            wrong.append(("model", fault))
         if self.pretrained is False:
             wrong.append(("pretrained", "a teacher without weights has learnt nothing; true, or the path of a file"))
         elif isinstance(self.pretrained, str) and not self.pretrained.endswith(SUFFIXES):
@@ -50,7 +56,8 @@ class Distill(Task, frozen=True, kw_only=True):
 
     name: Literal["distill"] = "distill"
     teacher: Teacher
-    """Whom to learn from: a run of Shoal (`teacher: {run: runs/large}`), or a model by name."""
+    """Whom to learn from: a run of Shoal (`teacher: {run: runs/large}`), or a model with weights
+    (`teacher: {model: resnet50d, pretrained: FILE}`)."""
     divergence: Literal["kl", "symmetric"] = "kl"
     """How far the student is from the teacher. kl: Kullback-Leibler divergence of softened probabilities, times the
     temperature squared (Hinton et al. 2015). symmetric: the mean of both directions, without temperature, as
