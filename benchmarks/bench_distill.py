@@ -1,7 +1,7 @@
 """What a teacher is worth: a student that has one against the same student without, by paired seeds.
 
-    bench_distill.py data.path=FOLDER                     CIFAR-10: some 5 processor-minutes, of which the teacher takes 2
-    bench_distill.py data.path=FOLDER --teacher runs/fast  with a teacher that is there
+    bench_distill.py data.path=FOLDER                       CIFAR-10: some 5 processor-minutes, the teacher takes 2
+    bench_distill.py data.path=FOLDER --teacher runs/fast   with a teacher that is there
 
 Both sides see the same images in the same order from the same first weights; the side without is `task=classify`.
 """

@@ -55,8 +55,9 @@ def test_a_teacher_is_named_and_both_losses_are_drawn(tmp_path: Path) -> None:
     taught = TRAIN | {"loss_label": 0.5, "loss_distill": 1.5}
     run = judged(tmp_path, START | {"teacher": TEACHER}, taught, VAL, END)
     reading = Reading.of(run)
-    assert "It learnt from a teacher, resnet50d of runs/large, weights 0123456789ab." in story(reading)
+    assert "It learnt from a teacher, resnet50d of runs/large." in story(reading)
     html = page([reading])
+    assert "Training: the whole loss; validation: cross-entropy." in html
     assert "What the loss is made of" in html and "resnet50d of runs/large" in html
     assert "teacher      resnet50d of runs/large, weights 0123456789ab" in re.sub(r" {2,}", "      ", summary(run))
     assert "What the loss is made of" not in page([Reading.of(judged(tmp_path / "b", *FULL))])

@@ -260,12 +260,14 @@ def _charts(reading: Reading) -> Iterator[Chart]:
     n = f"n = {top['count']:,} validation images." if top else ""
     start = reading.start
     trained = f"n = {start['images_per_epoch']:,} training images per epoch." if start else ""
+    apart = "Training: the whole loss; validation: cross-entropy." if start and "teacher" in start else ""
     yield Chart(
         "Loss", "epochs", "mean loss per image (nats)",
-        (line(train, "train", "loss"), line(val, "val", "loss", marks=True)), f"{trained} {n}".strip(), log=True,
+        (line(train, "train", "loss"), line(val, "val", "loss", marks=True)), " ".join(filter(None, (trained, n, apart))),
+        log=True,
     )  # fmt: skip
     yield Chart(
-        "What the loss is made of", "epochs", "mean per image, before weights",
+        "What the loss is made of", "epochs", "before weights",
         (line("labels", "train", "loss_label"), line("teacher", "train", "loss_distill")),
         "Labels: over the images that have one. Teacher: over all images.", log=True,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from shoal.report.confusion import Confusion
 from shoal.report.reading import Reading
 from shoal.report.shares import brake, shares
 from shoal.report.spent import Spent
-from shoal.report.tables import last, seconds, teacher_words
+from shoal.report.tables import last, seconds
 from shoal.report.why import Why
 
 GAP = 0.05
@@ -101,7 +101,7 @@ def _outcome(reading: Reading) -> Iterator[str]:
             f"working on it.{_said(reading)}"
         )
     if "teacher" in start:
-        yield f"It learnt from a teacher, {teacher_words(start['teacher'])}."
+        yield f"It learnt from a teacher, {start['teacher']['name']} of {start['teacher']['from']}."
     val = reading.best
     if val is None:
         yield "It has not been validated yet."
