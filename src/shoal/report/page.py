@@ -261,10 +261,10 @@ def _charts(reading: Reading) -> Iterator[Chart]:
     start = reading.start
     trained = f"n = {start['images_per_epoch']:,} training images per epoch." if start else ""
     apart = "Training: the whole loss; validation: cross-entropy." if start and "teacher" in start else ""
+    about = " ".join(filter(None, (trained, n, apart)))
     yield Chart(
         "Loss", "epochs", "mean loss per image (nats)",
-        (line(train, "train", "loss"), line(val, "val", "loss", marks=True)), " ".join(filter(None, (trained, n, apart))),
-        log=True,
+        (line(train, "train", "loss"), line(val, "val", "loss", marks=True)), about, log=True,
     )  # fmt: skip
     yield Chart(
         "What the loss is made of", "epochs", "before weights",

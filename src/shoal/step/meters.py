@@ -40,6 +40,11 @@ class Metrics(NamedTuple):
         """Images that count for the loss."""
         return self.parts.images if self.parts else self.count
 
+    def figures(self) -> dict[str, float]:
+        """As events tell them."""
+        parts = {"loss_label": self.parts.label, "loss_distill": self.parts.distill} if self.parts else {}
+        return {"loss": self.loss, "top1": self.top1, "top5": self.top5, **parts}
+
 
 _COLUMNS = 6
 """Sums of a slot: loss, correct at rank 1 and within 5, labelled images; of a loss in two parts: images, label loss."""

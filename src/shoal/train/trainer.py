@@ -26,7 +26,7 @@ from shoal.launch.pulse import LONG, Pulse
 from shoal.recipe.load import plain
 from shoal.report.predictions import Predictions
 from shoal.report.sinks import Sink
-from shoal.step.meters import Meters, Metrics
+from shoal.step.meters import Meters
 from shoal.step.stopwatch import INPUT, OTHER
 from shoal.strategies import Resliced
 from shoal.train import checkpoint
@@ -190,7 +190,7 @@ class Trainer:
         self.tell(
             "train",
             batch=clock.step_of_epoch,
-            **_figures(metrics),
+            **metrics.figures(),
             lr=self.lr(clock.span.images_before(clock.step - 1)),
             images_per_s=(clock.images - self._logged_images) / seconds,
             wait_share=min(waited / seconds, 1.0),
@@ -231,7 +231,7 @@ class Trainer:
     def end_epoch(self) -> None:
         metrics = self.meters.read_epoch()
         seconds, self._epoch_began = self.clock.trained_s - self._epoch_began, self.clock.trained_s
-        self.tell("epoch", **_figures(metrics), seconds=seconds)
+        self.tell("epoch", **metrics.figures(), seconds=seconds)
 
     def validate(self) -> None:
         """Top-1, top-5 and loss of the model that would be saved now."""
@@ -457,10 +457,3 @@ class Trainer:
 def _finite(value: Any) -> Any:
     """What is no number is none: JSON has no NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _figures(metrics: Metrics) -> dict[str, float]:
-    figures = {"loss": metrics.loss, "top1": metrics.top1, "top5": metrics.top5}
-    if metrics.parts:
-        figures |= {"loss_label": metrics.parts.label, "loss_distill": metrics.parts.distill}
-    return figures
