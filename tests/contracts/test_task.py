@@ -93,8 +93,10 @@ def test_a_loss_in_two_parts_is_told_in_two(name, net):
     labels = task.label_loss(logits, batch.labels)
     unlabelled = torch.full_like(batch.labels, NO_LABEL).where(batch.labels != NO_IMAGE, NO_IMAGE)
     rest, _ = task.loss(net, inputs, replace(batch, labels=unlabelled), 0)
-    assert labels > 0 and float(task.label_loss(logits, unlabelled)) == 0
-    assert task.without_labels(float(loss), float(labels)) == pytest.approx(task.without_labels(float(rest), 0.0))
+    assert float(labels.detach()) > 0 and float(task.label_loss(logits, unlabelled).detach()) == 0
+    assert task.without_labels(*map(float, (loss.detach(), labels.detach()))) == pytest.approx(
+        task.without_labels(float(rest.detach()), 0.0)
+    )
 
 
 def test_importing_it_does_not_import_torch(name):
