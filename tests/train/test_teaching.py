@@ -112,7 +112,7 @@ def test_a_pickle_is_not_run(tmp_path):
         def __reduce__(self):
             return (Path.touch, (tmp_path / "harm",))
 
-    (tmp_path / "evil.pt").write_bytes(pickle.dumps({"w": Evil()}))
+    (tmp_path / "evil.pt").write_bytes(pickle.dumps({"w": Evil()}, protocol=2))
     told = fault("task.teacher.model=digits-cnn", f"task.teacher.pretrained={tmp_path / 'evil.pt'}", kind=ShoalError)
     assert told.startswith(f"task.teacher.pretrained: cannot read {tmp_path / 'evil.pt'}: ")
     assert not (tmp_path / "harm").exists()
