@@ -8,15 +8,12 @@ from shoal.importing.draft import Draft
 from shoal.importing.paddle import models
 from shoal.importing.settings import Settings
 from shoal.models import check_name
-from shoal.recipe.part import names
 
 ALONE = "needs a student and one frozen teacher (Arch.models, freeze_params_list)"
 
 
 def pair(job: Settings, draft: Draft) -> str | None:
     """Sets the teacher, and returns where the student stands. None, with the reason told: there is no such pair."""
-    if "distill" not in names("tasks"):
-        return _lack(job, "no counterpart yet")
     frozen, student = job.whole("Arch.freeze_params_list"), job.text("Arch.infer_model_name", "Student")
     roles = list(job.items("Arch.models"))
     if not isinstance(frozen, list) or sorted(map(bool, frozen)) != [False, True] or len(roles) != 2:
