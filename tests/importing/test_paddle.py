@@ -11,7 +11,6 @@ from old_jobs import CONF, found, imported
 
 from shoal.base.errors import UsageError
 from shoal.importing.findings import Findings
-from shoal.importing.paddle import distillation
 from shoal.importing.paddle.models import called
 from shoal.importing.recognise import read
 from shoal.models import check_name
@@ -319,9 +318,8 @@ Loss:
 
 
 @pytest.fixture
-def distilled(conf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A student and a frozen teacher, where the task `distill` is among the tasks."""
-    monkeypatch.setattr(distillation, "names", lambda seam: ("classify", "distill"))
+def distilled(conf: Path) -> Path:
+    """A student and a frozen teacher."""
     before, rest = CONF.split("Arch:\n")
     conf.write_text(before + DISTILLED + "  Eval:" + rest.partition("  Eval:")[2])
     return conf
@@ -343,6 +341,7 @@ def test_a_frozen_teacher_becomes_a_task(distilled: Path, loss: str, expected: d
     assert not findings.wrong and not findings.lacking, findings
     assert draft.keys["model"] == {"name": "lcnet_100", "drop": 0.1}
     assert draft.keys["task"] | {"name": "distill", "teacher": {"model": "resnet50d"}, **expected} == draft.keys["task"]
+    parse(draft.text([]), "imported")
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,10 @@ def _blends(job: Settings, draft: Draft, at: str) -> None:
 
 
 def _blend(job: Settings, draft: Draft, name: str, options: str) -> None:
-    if name in BLENDS:
+    if draft.get("task.teacher") is not None:
+        job.findings.leave(job.place(options), name, "images that a teacher looks at, too, are not blended")
+        job.whole(options)
+    elif name in BLENDS:
         draft.set(f"task.{BLENDS[name]}", job.number(f"{options}.alpha", 1.0))
         job.skip(f"{options}.prob", f"{options}.class_num")
     elif name == "MixupCutmixHybrid":
