@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_strategy import (
+from torch import nn
+from trainings import (
     AUGMENT,
     FEWER,
     UNEVEN,
@@ -26,7 +27,6 @@ from test_strategy import (
     precision_of,
     task_of,
 )
-from torch import nn
 
 from gangs import GangPool
 from shoal.base.duration import Duration

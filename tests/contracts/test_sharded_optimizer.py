@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_strategy import FEWER, NETS, PEAK, UNEVEN, Job, assert_same, by_hand, rig_of, run, single
+from trainings import FEWER, NETS, PEAK, UNEVEN, Job, assert_same, by_hand, rig_of, run, single
 
 from gangs import GangPool
 from shoal.base.errors import UsageError

@@ -89,10 +89,7 @@ class Recipe(Options, frozen=True, kw_only=True):
             wrong.append(("shards", f"{self.shards} shards cannot be cut from a batch of {self.batch} images"))
         if self.norm == "sync" and getattr(self.strategy, "deterministic", False):
             wrong.append(("norm", "sync adds statistics in no fixed order; deterministic needs norm: shard or frozen"))
-        if self.norm == "sync" and self.strategy.name == "local_sgd":
-            wrong.append(("norm", "sync exchanges statistics in every step; local_sgd needs norm: shard or frozen"))
-        if self.strategy.name == "ps" and self.precision.name == "O3":
-            wrong.append(("precision", "O3 keeps no float32 weights, and servers hold no others; use O2"))
+        wrong += self.strategy.misfits(self)  # type: ignore[attr-defined]
         if getattr(self.strategy, "compress", "none") != "none" and self.precision.name == "fp64":
             wrong.append(("precision", "fp64 has no compressed gradients; leave strategy.compress at none"))
         if self.length.amount == 0:

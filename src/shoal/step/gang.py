@@ -46,6 +46,11 @@ class Gang(ABC):
         return self.rank, self.num_ranks
 
     @property
+    def speaks(self) -> bool:
+        """Whether this member's figures count, where several compute the same images together."""
+        return True
+
+    @property
     def leads(self) -> bool:
         """Whether this is the first of those who are still there, who keeps the run folder and speaks for all."""
         return self.place[0] == 0
@@ -81,6 +86,15 @@ class Gang(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leaves the gang; no verb may be called after it."""
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Everybody's bytes, in rank order."""
+        sizes = [int(size) for size in self.gather(torch.tensor([len(data)], device=self.device))]
+        padded = torch.zeros(max(*sizes, 1), dtype=torch.uint8, device=self.device)
+        if data:
+            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
+        told = zip(sizes, self.gather(padded), strict=True)
+        return [held[:size].cpu().numpy().tobytes() for size, held in told]
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
         """The first's bytes, at every rank; the others pass None."""

@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Which ranks hold the same data. In a data-parallel layout every rank is a replica of its own."""
-
-    num_replicas: int
-    replica_of_rank: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class RigSpec:
     """What a rig must know of the recipe beside its parts."""
 
@@ -53,6 +45,8 @@ class RigSpec:
     mean: tuple[float, ...] = (0.0,)
     """Per channel, pixels 0 to 255; the model sees (pixel - mean) / std."""
     std: tuple[float, ...] = (255.0,)
+    shape: tuple[int, int, int] = (1, 8, 8)
+    """Channels, height and width of what the model sees."""
     channels_last: bool = False
     compile: bool = False
 
@@ -85,10 +79,15 @@ class Rig(ABC):
 
     seen: int = 0
     """Images that all workers have seen before the step under way."""
+    told: tuple[str, ...] = ()
+    """What was chosen here for this model, to be told when a training starts."""
+    looks_together: ClassVar[bool] = False
+    """Whether `evaluate` is a collective, which every worker calls equally often."""
 
     @abstractmethod
     def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
-        """Computes one shard (or this worker's merged share); `last` says none follows in this step."""
+        """Computes one shard (or this worker's merged share); `last` says none follows in this step. What it returns
+        may be filled as late as in the step's last call."""
 
     @abstractmethod
     def apply(self, lr: float, images: int) -> Applied:
@@ -108,6 +107,15 @@ class Rig(ABC):
     @abstractmethod
     def evaluate(self, batch: Batch, *, averaged: bool = False) -> Tensor:
         """Logits [B, classes], without gradients; averaged: by the moving average of the weights."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers that are trained, over all workers. A collective."""
+        return sum(held.numel() for held in self.model.parameters() if held.requires_grad)
+
+    def broken(self) -> str | None:
+        """The first tensor of the model that is not finite, if any; None on all workers or on none. A collective."""
+        return next((name for name, held in self.model.state_dict().items() if not held.isfinite().all()), None)
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -137,6 +145,10 @@ class Strategy(Part, frozen=True, kw_only=True):
     gives the same bits. Costs an exchange of more bytes and no overlap."""
     threads: Annotated[int, Meta(ge=1)] | None = None
     """Threads per worker for the mathematics; absent: cores / workers on the host, or 1 when deterministic."""
+
+    def misfits(self, recipe: Any) -> list[tuple[str, str]]:
+        """(key, text) for all of a recipe that this strategy cannot do, as `faults`."""
+        return []
 
     def check(self, workers: int, servers: int, shards: int) -> None:
         """UsageError when the strategy cannot run with so many workers and servers."""
@@ -170,10 +182,11 @@ class Strategy(Part, frozen=True, kw_only=True):
         """The gang of this process's world; listen_fd as for `step.gang.join`."""
         from shoal.step.gang import join
 
-        return join(world, device, listen_fd=listen_fd)
+        return self.seated(join(world, device, listen_fd=listen_fd))
 
-    def layout(self, num_ranks: int) -> Layout:
-        return Layout(num_ranks, tuple(range(num_ranks)))
+    def seated(self, gang: Gang) -> Gang:
+        """The same gang, by whose `place` data is shared out as this strategy needs it."""
+        return gang
 
     @abstractmethod
     def rig(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -34,6 +34,11 @@ class LocalSgd(Strategy, frozen=True, kw_only=True):
     def faults(self) -> list[tuple[str, str]]:
         if self.deterministic:
             return [("deterministic", "the weights depend on the number of workers; it cannot give the same bits")]
+        return []
+
+    def misfits(self, recipe: Any) -> list[tuple[str, str]]:
+        if recipe.norm == "sync":
+            return [("norm", "sync exchanges statistics in every step; local_sgd needs norm: shard or frozen")]
         return []
 
     def rig(

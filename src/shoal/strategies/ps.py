@@ -51,6 +51,11 @@ class Ps(Strategy, frozen=True, kw_only=True):
             wrong.append(("compress", f"{told}; deterministic needs compress: none"))
         return wrong
 
+    def misfits(self, recipe: Any) -> list[tuple[str, str]]:
+        if recipe.precision.name == "O3":
+            return [("precision", "O3 keeps no float32 weights, and servers hold no others; use O2")]
+        return []
+
     def _compression(self, batch: int) -> dict[str, Any]:
         """Gradients are means over so many images; times a power of two fewer of them are too small for fp16."""
         if self.compress == "fp16":

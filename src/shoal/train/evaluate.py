@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from shoal.data.augment import Augment
 from shoal.data.batches import Batch, eval_chunks
-from shoal.data.order import chunk_bounds
+from shoal.data.order import chunk_bounds, share
 from shoal.data.source import NO_LABEL, Encoded, Pixels
 from shoal.report.predictions import Predictions
 from shoal.step.gang import Gang
@@ -50,29 +50,39 @@ def judge(
     *,
     threads: int = 0,
     beat: Callable[[], None] = lambda: None,
+    together: bool = False,
 ) -> tuple[Score, Predictions]:
     """Every worker takes whole chunks; counts and float64 loss sums are added in the order of chunks. A collective.
 
-    threads: that decode images ahead, as `data.threads`. beat: called at every chunk."""
+    threads: that decode images ahead, as `data.threads`. beat: called at every chunk. together: `logits_of` is a
+    collective, which a worker with fewer chunks calls as often as the others, with a blank image."""
     images, chunks = len(data.labels), len(chunk_bounds(len(data.labels), eval_batch))
     while True:
         replica, num_replicas = gang.place
         # One slot per chunk and one row per image, filled by one worker: adding the others' zeros rounds nothing.
         told = torch.zeros((chunks + 1) * 4 + images * _COLUMNS, dtype=torch.float64, device=gang.device)
         slots, rows = told[: (chunks + 1) * 4].view(-1, 4), told[(chunks + 1) * 4 :].view(-1, _COLUMNS)
-        slots[-1, 0] = 1  # counts who came
+        slots[-1, 0] = float(gang.speaks)  # counts who came
         taken = eval_chunks(data, augment, eval_batch, replica=replica, num_replicas=num_replicas, threads=threads)
         beat()
+        looked = 0
         for chunk, batch in taken:
             beat()
             labels = batch.labels.to(gang.device).clamp(min=NO_LABEL)
             logits = logits_of(batch)
+            looked += 1
+            if not gang.speaks:
+                continue
             logits = logits if logits.dtype == torch.float64 else logits.float()
             loss = cross_entropy(logits, labels, reduction="none", ignore_index=NO_LABEL)
             slots[chunk, 0] = loss.double().sum()
             slots[chunk, 1:] = hits(logits, labels).sum(0)
             low = int(batch.indices[0])
             rows[low : low + len(labels)] = _rows(logits, labels)
+        if together:
+            for _ in range(looked, max(len(share(chunks, other, num_replicas)) for other in range(num_replicas))):
+                beat()
+                logits_of(_blank(data, augment))
         gang.sum(told)
         *sums, came = slots.cpu()
         if came[0] == num_replicas:
@@ -81,6 +91,12 @@ def judge(
     loss, correct1, correct5, count = torch.stack(sums).sum(0).tolist()
     score = Score(loss / max(count, 1), round(correct1), round(correct5), round(count))
     return score, _predictions(rows.cpu().numpy(), data.classes)
+
+
+def _blank(data: Pixels | Encoded, augment: Augment) -> Batch:
+    """One image without a label, of the size that chunks have."""
+    images = torch.zeros(1, data.shape[0], *augment.seen(*data.shape[1:]), dtype=torch.uint8)
+    return Batch(images, torch.full((1,), NO_LABEL), torch.zeros(1, dtype=torch.int64), 1)
 
 
 def _rows(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -81,13 +81,13 @@ def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
         if images < batch:
             raise UsageError(f"drop_last: a batch of {batch} is more than the {images} training images")
         images -= images % batch
-    layout = strategy.layout(gang.num_ranks)
+    replica, num_replicas = gang.place
     return Cut(
         Span(images, batch),
         shards,
         recipe.seed,
-        replica=layout.replica_of_rank[gang.rank],
-        num_replicas=layout.num_replicas,
+        replica=replica,
+        num_replicas=num_replicas,
         merged=recipe.norm == "sync",
     )
 
@@ -132,10 +132,15 @@ class Setup:
         return Setup(recipe, gang, data, cut, clock, rig, notes, teacher)
 
 
+def shown(recipe: Recipe, data: Data) -> tuple[int, int, int]:
+    """Channels, height and width of what the model is shown."""
+    source: Any = recipe.data
+    return (data.train.shape[0], *source.augment.seen(*data.train.shape[1:]))
+
+
 def _try(model: torch.nn.Module, recipe: Recipe, data: Data) -> None:
     """Shows the model one blank image: many take only some sizes or channels, and say so in a tongue of their own."""
-    source: Any = recipe.data
-    shape = (data.train.shape[0], *source.augment.seen(*data.train.shape[1:]))
+    shape = shown(recipe, data)
     try:
         with torch.inference_mode():
             logits = model.eval()(torch.zeros(1, *shape))
@@ -183,6 +188,7 @@ def _rig(recipe: Recipe, task: Task, model: torch.nn.Module, data: Data, clock: 
         ema_half_life=float(recipe.ema.half_life.images(clock.span)) if recipe.ema else None,
         mean=data.train.mean,
         std=data.train.std,
+        shape=shown(recipe, data),
         channels_last=recipe.model.channels_last,
         compile=recipe.model.compile,
     )

@@ -242,7 +242,7 @@ class Trainer:
         with self.clock.paused(), self.gang.watch.paused():
             self.rig.meet()
             self.rig.settle()
-            self._check_finite(self.rig.model)
+            self._check_finite()
             score, predictions = judge(
                 lambda batch: self.rig.evaluate(batch, averaged=averaged),
                 self._val,
@@ -251,6 +251,7 @@ class Trainer:
                 self.gang,
                 threads=self.recipe.data.threads,  # type: ignore[attr-defined]
                 beat=lambda: self.pulse.beat("validates", self.clock.step, self.patience()),
+                together=self.rig.looks_together,
             )
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
@@ -289,7 +290,7 @@ class Trainer:
         with clock.paused(), self.gang.watch.paused():
             self.rig.meet()
             self.rig.settle()
-            self._check_finite(self.rig.model)
+            self._check_finite()
             weights = self.rig.state_dict()
             meters = self.meters.state()
             self._saved_step = clock.step
@@ -302,12 +303,12 @@ class Trainer:
                     best=self.best_step == clock.step,
                 )
 
-    def _check_finite(self, model: torch.nn.Module) -> None:
+    def _check_finite(self) -> None:
         """An update can overflow where its gradient was finite; nobody could go on from such weights."""
-        broken = [name for name, tensor in model.state_dict().items() if not tensor.isfinite().all()]
-        if broken:
+        broken = self.rig.broken()
+        if broken is not None:
             raise ShoalError(
-                f"step {self.clock.step}: {broken[0]} is not finite after the update, so nothing was saved. "
+                f"step {self.clock.step}: {broken} is not finite after the update, so nothing was saved. "
                 "Lower optim.lr or set optim.clip_norm"
             )
 
@@ -393,7 +394,7 @@ class Trainer:
             if not tensor.isfinite().all():
                 raise ShoalError(f"{saved.path}: {name} is not finite; go on from an earlier checkpoint")
         halves = [name for name, tensor in saved.model.items() if tensor.dtype == torch.float16]
-        if halves and self.rig.model.state_dict()[halves[0]].dtype != torch.float16:
+        if halves and self.recipe.precision.dtype() != torch.float16:  # type: ignore[attr-defined]
             was = saved.manifest["recipe"]["precision"]["name"]
             return [
                 f"precision was {was}: it saved float16 weights, from which float32 ones begin, without lost digits"

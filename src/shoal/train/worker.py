@@ -100,11 +100,12 @@ def _train(
         trainer = Trainer(setup, run, sink, manifest(recipe, loaded.name, data, machine.threads, setup.teacher), pulse)
         if saved is not None and progress is not None:
             notes += trainer.load(saved, progress, same_run=same_run)
+        parameters = setup.rig.num_parameters
         if gang.leads:
             write_whole(run.environment, json.dumps(machine.describe(), indent=1))
             for text in [*notes, *setup.notes]:
                 sink.write({"event": "note", "step": setup.clock.step, "level": "warning", "text": text})
-            sink.write(_start(loaded, setup, machine, resumed=saved is not None))
+            sink.write(_start(loaded, setup, machine, parameters, resumed=saved is not None))
         with signals.training():
             asked = trainer.fit(signals)
         pulse.beat("ends", setup.clock.step)
@@ -172,13 +173,14 @@ def _sinks(recipe: Recipe, run: Run, world: World | None, step: int | None) -> S
     return Sinks([*sinks, Jsonl(run, resume_step=step), board])
 
 
-def _start(loaded: Loaded, setup: Setup, machine: Machine, *, resumed: bool) -> dict:
+def _start(loaded: Loaded, setup: Setup, machine: Machine, parameters: int, *, resumed: bool) -> dict:
     recipe, clock, workers = setup.recipe, setup.clock, setup.gang.num_ranks
     why = [*machine.why]
     shard = -(-clock.span.batch // setup.cut.shards)
     why += tensor_cores(recipe.precision.name, machine.device, shard, recipe.model.channels_last)
     if decoder := getattr(recipe.data, "decoder", None):
         why.append(decoder.why())
+    why += setup.rig.told
     if recipe.shards == "auto":
         why.append(f"shards: {recipe.shards_for(workers)} (auto; another number of workers would train another model)")
     if recipe.batch is None:
@@ -191,7 +193,7 @@ def _start(loaded: Loaded, setup: Setup, machine: Machine, *, resumed: bool) -> 
         "images": clock.images,
         "recipe": loaded.name,
         "model": recipe.model.name,
-        "parameters": sum(p.numel() for p in setup.rig.model.parameters() if p.requires_grad),
+        "parameters": parameters,
         "num_ranks": workers,
         "batch": clock.span.batch,
         "shards": recipe.shards_for(workers),

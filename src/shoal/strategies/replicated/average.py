@@ -6,6 +6,12 @@ import copy
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a tensor lies here, where workers hold pieces (`divided`); else all of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 class Average:
@@ -22,8 +28,7 @@ class Average:
     def follow(self, model: nn.Module, images: int) -> None:
         """After a step over `images` images."""
         weight = 1 - 0.5 ** (images / self._half_life)
-        own = [*self.model.parameters(), *self.model.buffers()]
-        new = [*model.parameters(), *model.buffers()]
+        own, new = ([local(held) for held in (*one.parameters(), *one.buffers())] for one in (self.model, model))
         floating = [(a, b.detach()) for a, b in zip(own, new, strict=True) if a.is_floating_point()]
         torch._foreach_lerp_([a for a, _ in floating], [b for _, b in floating], weight)  # type: ignore[attr-defined]
         for a, b in zip(own, new, strict=True):

@@ -157,7 +157,7 @@ class ReplicatedRig(Rig):
         # The gradients are everybody's by now; this worker's own tell whether the cause lies here.
         for flat in self._exchange.gradients:
             flat.zero_()
-        culprit = nonfinite.first(self.model, self._batches, self._again)
+        culprit = self._culprit()
         late = "" if self._batches else " (found after the update: devices report late)"
         advice = nonfinite.ADVICE if self._precision.nonfinite == "stop" else nonfinite.SKIPPED
         if self.scaler.told and not self.scaler.dynamic:
@@ -165,10 +165,14 @@ class ReplicatedRig(Rig):
         told = culprit and culprit + more + late
         return nonfinite.error(step, self._gang.process, told, advice, self._exchange.may_overflow)
 
+    def _culprit(self) -> str | None:
+        """The first tensor of this worker's batches that is not finite."""
+        return nonfinite.first(self.model, self._batches, lambda batch: self._again(batch, self._computing))
+
     @torch.enable_grad()
-    def _again(self, batch: Batch) -> torch.Tensor:
+    def _again(self, batch: Batch, net: torch.nn.Module) -> torch.Tensor:
         """Loss and gradient of a batch once more, without the other workers' part."""
-        loss, _ = self._loss(batch, self._computing)
+        loss, _ = self._loss(batch, net)
         self._scaled(loss, batch).backward()
         return loss.detach()
 
@@ -184,25 +188,36 @@ class ReplicatedRig(Rig):
             self._train()
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state = {"model": self._whole(self.model), "optimizer": self.optimizer.state_dict()}
         if self._average is not None:
-            state["ema"] = self._average.model.state_dict()
+            state["ema"] = self._whole(self._average.model)
         if self.scaler.told:
             state["scaler"] = self.scaler.state()
         return state
+
+    def _whole(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """The state of the model or of its average, by name. A collective."""
+        return model.state_dict()
+
+    def _take(self, model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+        """Sets the model or its average to a whole state."""
+        copy_state(model, state)
+
+    def _check_fit(self, state: dict[str, torch.Tensor]) -> None:
+        check_fit(self.model, state)
 
     def _load_scaler(self, state: dict[str, Any]) -> None:
         if state.get("scaler") is not None:
             self.scaler.load(state["scaler"])
 
     def load_state_dict(self, state: dict[str, Any], *, new_options: bool = False) -> None:
-        check_fit(self.model, state["model"])
+        self._check_fit(state["model"])
         self._load_scaler(state)
         with torch.no_grad():
-            copy_state(self.model, state["model"])
+            self._take(self.model, state["model"])
             if self._average is not None:
                 # A run that had no average so far begins it from the weights.
-                copy_state(self._average.model, state.get("ema", state["model"]))
+                self._take(self._average.model, state.get("ema", state["model"]))
         if state.get("optimizer") is not None:
             made = [{key: group[key] for key in self.optimizer.defaults} for group in self.optimizer.param_groups]
             self.optimizer.load_state_dict(state["optimizer"])

@@ -84,14 +84,9 @@ class Sharded:
         own = {numbers[id(held)]: state for held, state in self._inner.state.items()}
         file = io.BytesIO()
         torch.save(own, file)
-        data = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8).to(self._gang.device)
-        sizes = [int(size) for size in self._gang.gather(torch.tensor([len(data)], device=self._gang.device))]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=self._gang.device)
-        padded[: len(data)] = data
         found: dict[int, dict[str, Any]] = {}
-        for size, told in zip(sizes, self._gang.gather(padded), strict=True):
-            file = io.BytesIO(told[:size].cpu().numpy().tobytes())
-            found |= torch.load(file, weights_only=True, map_location=self._gang.device)
+        for told in self._gang.gather_bytes(file.getvalue()):
+            found |= torch.load(io.BytesIO(told), weights_only=True, map_location=self._gang.device)
         with self._whole():
             groups = self._inner.state_dict()["param_groups"]
         return {"state": dict(sorted(found.items())), "param_groups": groups}
