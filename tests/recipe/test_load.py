@@ -145,7 +145,7 @@ def test_all_faults_come_at_once_with_their_places():
         "my.yaml:5: optim.momentum: expected a number >= 0 and < 1, got 2",
         "my.yaml:6: batch: expected a whole number >= 1 or null, got 'many'",
         "command line: strategy.name: no strategy called 'dpd'; did you mean 'dp'? "
-        "(known: ddp, dp, local_sgd, ps, single)",
+        "(known: ddp, dp, fsdp, local_sgd, pipeline, ps, single)",
     ]
 
 

@@ -147,24 +147,25 @@ class Alone(Gang):
 class Group(Gang):
     """A gang over torch.distributed: gloo on CPU, nccl on CUDA."""
 
-    def __init__(self, device: torch.device | None = None) -> None:
-        """Wraps the default process group, which must have been initialised."""
-        self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
+    def __init__(self, device: torch.device | None = None, group: dist.ProcessGroup | None = None) -> None:
+        """Wraps a process group that this process is in; None: the default one, which must have been initialised."""
+        self.group = group
+        self.rank, self.num_ranks = dist.get_rank(group), dist.get_world_size(group)
         self.device = device or torch.device("cpu")
 
     def sum(self, tensor: torch.Tensor) -> None:
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, group=self.group)
 
     def sum_later(self, tensor: torch.Tensor) -> Pending:
-        return Pending(dist.all_reduce(tensor, async_op=True))
+        return Pending(dist.all_reduce(tensor, group=self.group, async_op=True))
 
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         held = [torch.empty_like(tensor) for _ in range(self.num_ranks)]
-        dist.all_gather(held, tensor)
+        dist.all_gather(held, tensor, group=self.group)
         return held
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        dist.broadcast(tensor, src=0)
+        dist.broadcast(tensor, group=self.group, group_src=0)
 
     def barrier(self) -> None:
         self.sum(torch.zeros(1, device=self.device))

@@ -152,7 +152,7 @@ class Meters:
         if state.shape != (2, *self._epoch.shape):  # other shards: a changed recipe, whose means start anew
             return
         # Each slot goes to the worker that will go on filling it: its sum continues as if never interrupted.
-        mine = share(len(self._interval), *self._gang.place)
+        mine = share(len(self._interval), *self._gang.place) if self._gang.speaks else range(0)
         self._interval = [row if slot in mine else [0.0] * _COLUMNS for slot, row in enumerate(state[0].tolist())]
         self._epoch.copy_(state[1])
 

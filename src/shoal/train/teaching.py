@@ -119,7 +119,7 @@ def _ask_all(asked: Asked, kept: int, recipe: Recipe, data: Data, gang: Gang, be
         data.train, source.augment, source.eval_batch, replica=replica, num_replicas=num_replicas,
         threads=source.threads,
     )  # fmt: skip
-    for chunk, batch in chunks:
+    for chunk, batch in chunks if gang.speaks else ():
         beat()
         said = asked(batch.to(gang.device))
         mine = SoftLabels.of(said.logs.cpu().numpy(), kept)

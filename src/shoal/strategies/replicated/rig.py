@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class ReplicatedRig(Rig):
             norm.synchronise(self.model, gang)
             self._streams = randomness.ShardStreams(self.model)
         self._inputs = Inputs(spec.mean, spec.std, precision.dtype(), gang.device, self._layout)
-        self._buffers = Buffers(self.model, average=spec.norm == "shard")
+        self._buffers = self._make_buffers()
         self.optimizer = make_optimizer(self.model)
         self._average = Average(self.model, spec.ema_half_life) if spec.ema_half_life else None
         self._computing = precision.computing(self.model)
@@ -61,6 +62,9 @@ class ReplicatedRig(Rig):
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
         return self._exchange.bytes_sent + getattr(self.optimizer, "bytes_sent", 0)
+
+    def _make_buffers(self) -> Buffers:
+        return Buffers(self.model, average=self._spec.norm == "shard")
 
     def _train(self) -> None:
         self.model.train()
@@ -83,15 +87,8 @@ class ReplicatedRig(Rig):
         self._batches.append(batch)
         self._buffers.begin_shard()
         self._exchange.before_forward(batch, last)
-        try:
+        with explained(batch):
             loss, logits = self._loss(batch, self._net)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise ShoalError(
-                f"norm: shard: BatchNorm needs more than one value per channel to train on, but a shard of step "
-                f"{batch.step} has one image; use fewer shards, drop_last=true, or norm=frozen"
-            ) from error
         self._exchange.after_forward(batch, last, self.ask)
         self._scaled(loss, batch).backward()
         self._exchange.after_backward(batch)
@@ -225,6 +222,20 @@ class ReplicatedRig(Rig):
             if new_options:
                 for group, options in zip(self.optimizer.param_groups, made, strict=True):
                     group.update(options)
+
+
+@contextmanager
+def explained(batch: Batch) -> Iterator[None]:
+    """Where a batch is computed: says what a recipe can do about it when torch gives up."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ShoalError(
+            f"norm: shard: BatchNorm needs more than one value per channel to train on, but a shard of step "
+            f"{batch.step} has one image; use fewer shards, drop_last=true, or norm=frozen"
+        ) from error
 
 
 def copy_state(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
