@@ -18,6 +18,15 @@ for precision in fp32 bf16 O1 O2; do
     { status=1; tail -n 20 "$folder/log"; }
   rm -rf "$folder"
 done
+devices=$("$python" -c "import torch; print(torch.cuda.device_count())")
+if [ "$devices" -ge 2 ]; then # a part of the model on each of two devices
+  for strategy in fsdp pipeline; do
+    folder=$(mktemp -d)
+    timeout 100 "$python" -m shoal train digits -n 2 "strategy=$strategy" --run "$folder/run" 2>"$folder/log" ||
+      { status=1; tail -n 20 "$folder/log"; }
+    rm -rf "$folder"
+  done
+fi
 # ResNet-50 at 224 px, synthetic images: images/s against a bare loop with the same settings, and peak memory.
 resnet="imagenet-resnet50 data=synthetic data.images=4096 data.classes=1000 data.channels=3 data.size=224 shards=1 batch=256"
 for settings in "precision=fp32" "precision=bf16" "precision=O2" "precision=bf16 model.compile=true" \

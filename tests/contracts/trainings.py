@@ -410,10 +410,16 @@ SORTS = {"dp": ("dp:devices=1", "dp:devices=2,kvstore=device", "dp:devices=3,kvs
 """Options under which a strategy is tested, where its defaults do not show all it does."""
 
 
+DIVIDED = {"fsdp", "pipeline"}
+"""Strategies that divide the model; with one worker they are `single`."""
+
+
 def takers() -> Iterator[tuple[str, int]]:
     """(strategy, workers) for all that take so many."""
     for name in (text for part in kinds("strategies") for text in SORTS.get(part, (part,))):
         for n in (1, 2, 3) if name not in ASYNCHRONOUS else ():
+            if n == 1 and name in DIVIDED:
+                continue
             try:
                 strategy_of(name, UNEVEN).check(n, servers_of(name, n), FEWER.shards)
             except UsageError:

@@ -110,7 +110,7 @@ def _too_few(model: nn.Module, stages: int, there: int, refused: dict[str, str])
         name, reason = next(reversed(refused.items()))
         return f"strategy pipeline: {told}: not before {name} ({reason}); use fewer stages, or strategy=fsdp"
     layers = [name for name, module in model.named_modules() if name and not any(True for _ in module.children())]
-    told += f": between {layers[0]} and {layers[-1]} it has {there} places to cut with weights on both sides"
+    told += f": between {layers[0]} and {layers[-1]} it has {there} places to cut, and each stage needs weights"
     return f"strategy pipeline: {told}; use fewer stages, or strategy=fsdp"
 
 
