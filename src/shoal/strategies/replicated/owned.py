@@ -13,14 +13,19 @@ from shoal.base.errors import UsageError
 from shoal.step.gang import Gang
 
 
+def check_apart(optimizer: torch.optim.Optimizer, what: str) -> None:
+    """UsageError where tensors cannot be stepped apart from each other; what: the option that wants it."""
+    if any(group.get("max_grad_norm") for group in optimizer.param_groups):
+        raise UsageError(f"{what}: max_grad_norm needs the whole gradient; use optim.clip_norm")
+
+
 class Owned:
     """Steps this worker's own tensors. The workers of the gang own all of them together, each tensor once."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, own: set[int], gang: Gang, what: str) -> None:
         """optimizer: of all tensors, without state. own: ids of this worker's. what: the option that wants this.
         UsageError: an optimizer whose tensors depend on each other."""
-        if any(group.get("max_grad_norm") for group in optimizer.param_groups):
-            raise UsageError(f"{what}: max_grad_norm needs the whole gradient; use optim.clip_norm")
+        check_apart(optimizer, what)
         self._inner, self._gang, self._own = optimizer, gang, own
         self._all = [list(group["params"]) for group in optimizer.param_groups]
         self._part()

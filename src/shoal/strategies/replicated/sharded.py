@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from shoal.step.gang import Gang
-from shoal.strategies.replicated.owned import Owned
+from shoal.strategies.replicated.owned import Owned, check_apart
 
 
 class Sharded(Owned):
@@ -14,6 +14,7 @@ class Sharded(Owned):
 
     def __init__(self, optimizer: torch.optim.Optimizer, gang: Gang) -> None:
         """optimizer: of all parameters, without state. UsageError: one whose tensors depend on each other."""
+        check_apart(optimizer, what := "strategy.shard_optimizer")
         self._parameters = [held for group in optimizer.param_groups for held in group["params"]]
         self._owner = _shared_out([held.numel() for held in self._parameters], gang.num_ranks)
         self._of_rank = [
@@ -22,7 +23,7 @@ class Sharded(Owned):
         ]
         self._size = max(sum(held.numel() for held in mine) for mine in self._of_rank)
         self.bytes_sent = 0
-        super().__init__(optimizer, {id(held) for held in self._of_rank[gang.rank]}, gang, "strategy.shard_optimizer")
+        super().__init__(optimizer, {id(held) for held in self._of_rank[gang.rank]}, gang, what)
 
     @torch.no_grad()
     def step(self) -> None:
