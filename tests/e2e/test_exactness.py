@@ -43,6 +43,14 @@ def test_any_number_of_devices_trains_the_same_bits(sort: str, recipe: Path, ref
     assert figures(tmp_path / "run") == figures(reference)
 
 
+def test_two_pipelines_of_two_stages_train_the_same_bits(recipe: Path, reference: Path, tmp_path: Path) -> None:
+    strategy = "strategy=pipeline:deterministic=true,stages=2"
+    result = warm(tmp_path, "train", recipe, strategy, "--run", tmp_path / "run", n=4)
+    assert result.code == 0, result
+    assert bits(tmp_path / "run") == bits(reference)
+    assert figures(tmp_path / "run") == figures(reference)
+
+
 @pytest.mark.parametrize("workers", [(1, 1, 1), (2, 2, 2), (3, 3, 3), (1, 3, 2), (3, 1, 2), (2, 1, 3)])
 def test_killed_twice_in_an_epoch_and_resumed(
     workers: tuple[int, int, int], recipe: Path, reference: Path, tmp_path: Path
