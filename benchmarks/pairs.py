@@ -52,7 +52,19 @@ def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> t
     return a, b, statistics.median(ratios), min(ratios), max(ratios)
 
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+STUDENT = {
+    2: 12.706,
+    3: 4.303,
+    4: 3.182,
+    5: 2.776,
+    6: 2.571,
+    7: 2.447,
+    8: 2.365,
+    9: 2.306,
+    10: 2.262,
+    15: 2.145,
+    20: 2.093,
+}
 """Of a two-sided 95 % interval, by the number of differences."""
 
 
