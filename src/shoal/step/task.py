@@ -30,8 +30,8 @@ class Task(Part, frozen=True, kw_only=True):
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Of a loss in two parts, that of the labels: summed over the images that have one, before it is weighted."""
-        raise NotImplementedError
+        raise NotImplementedError(f"task {self.name}: its loss has one part")
 
     def without_labels(self, loss: float, label_loss: float) -> float:
         """Of a loss in two parts, the other one, from the whole and `label_loss`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"task {self.name}: its loss has one part")

@@ -11,6 +11,7 @@ from shoal.base.errors import UsageError
 from shoal.kvstore.updater import describe, elementwise
 from shoal.step.gang import Gang
 from shoal.strategies.replicated.average import local
+from shoal.strategies.replicated.owned import Partial
 
 
 def piece_of(whole: torch.Tensor, gang: Gang) -> torch.Tensor:
@@ -27,7 +28,7 @@ def whole_of(piece: torch.Tensor, shape: Sequence[int], gang: Gang) -> torch.Ten
     return torch.cat(gang.gather(padded))[: shape[0]]
 
 
-class Piecewise:
+class Piecewise(Partial):
     """An optimizer over this worker's pieces. Its state, as others see it, is of whole tensors."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, cut: dict[int, torch.Tensor], gang: Gang) -> None:
@@ -47,19 +48,6 @@ class Piecewise:
         of_whole = {id(held): piece for held, piece in zip(whole, self._pieces, strict=True)}
         for group in optimizer.param_groups:
             group["params"] = [of_whole[id(held)] for held in group["params"]]
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self._inner.param_groups
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self._inner.defaults
-
-    @property
-    def state(self) -> dict[torch.Tensor, dict[str, Any]]:
-        """Of this worker's pieces."""
-        return self._inner.state  # type: ignore[return-value]
 
     def step(self) -> None:
         for held, piece in zip(self._cut, self._pieces, strict=True):

@@ -153,14 +153,7 @@ class ScatteredRig(ReplicatedRig):
 
     @torch.no_grad()
     def evaluate(self, batch: Batch, *, averaged: bool = False) -> torch.Tensor:
-        batch = batch.to(self._gang.device)
-        net = self._judging if averaged and self._judging is not None else self._computing
-        net.eval()
-        try:
-            with self._precision.context(self._gang.device):
-                return net(self._inputs(batch.images))
-        finally:
-            self._train()
+        return self._judge(batch, averaged)
 
     @property
     def num_parameters(self) -> int:

@@ -19,7 +19,26 @@ def check_apart(optimizer: torch.optim.Optimizer, what: str) -> None:
         raise UsageError(f"{what}: max_grad_norm needs the whole gradient; use optim.clip_norm")
 
 
-class Owned:
+class Partial:
+    """An optimizer that steps a part of what the model trains by another one, and looks like that one."""
+
+    _inner: torch.optim.Optimizer
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._inner.param_groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self._inner.defaults
+
+    @property
+    def state(self) -> dict[torch.Tensor, dict[str, Any]]:
+        """Of this worker's part."""
+        return self._inner.state  # type: ignore[return-value]
+
+
+class Owned(Partial):
     """Steps this worker's own tensors. The workers of the gang own all of them together, each tensor once."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, own: set[int], gang: Gang, what: str) -> None:
@@ -50,19 +69,6 @@ class Owned:
             yield
         finally:
             self._part()
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self._inner.param_groups
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self._inner.defaults
-
-    @property
-    def state(self) -> dict[torch.Tensor, dict[str, Any]]:
-        """Of this worker's tensors."""
-        return self._inner.state  # type: ignore[return-value]
 
     def step(self) -> None:
         self._inner.step()

@@ -175,6 +175,9 @@ class ReplicatedRig(Rig):
 
     @torch.inference_mode()
     def evaluate(self, batch: Batch, *, averaged: bool = False) -> torch.Tensor:
+        return self._judge(batch, averaged)
+
+    def _judge(self, batch: Batch, averaged: bool) -> torch.Tensor:
         batch = batch.to(self._gang.device)
         net = self._judging if averaged and self._judging is not None else self._computing
         net.eval()
