@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, UsageError
 from shoal.cli import shoal
 from small_images import cifar_files, class_folders, jpeg, rec_pair, write_files, write_rec
 
@@ -143,6 +143,32 @@ def test_names_that_are_not_utf8(root):
     assert run("show", root).exit_code == 0
 
 
+def test_a_picture_of_images_before_and_after_augmentation(root):
+    from PIL import Image
+
+    words = ("show", root, "--picture", root / "sheet.png", "--images", 3, "--recipe", "own-images")
+    assert run(*words, "data.augment.size=16").exit_code == 0
+    first = (root / "sheet.png").read_bytes()
+    with Image.open(root / "sheet.png") as image:
+        assert (image.width / 7) % 1 == 0 and (image.height / 3) % 1 == 0 and len(image.getcolors(1 << 20) or ()) > 100
+    run(*words, "data.augment.size=16")
+    assert (root / "sheet.png").read_bytes() == first
+    run(*words, "data.augment.size=16", "seed=9")
+    assert (root / "sheet.png").read_bytes() != first
+
+
+def test_a_picture_that_cannot_be_drawn(root):
+    for words, told in (
+        (("show", root, "seed=1"), "seed=1: is for the images of a --picture FILE"),
+        (("show", root, "--picture", root / "no/x.png"), "no such folder to write a file in"),
+        (("show", root, "--picture", root / "x.png", "data.augment.size=null"), "need data.augment.size"),
+        (("show", root, "--picture", root / "x.png", "data.augment.sice=3"), "data.augment.sice"),
+    ):  # fmt: skip
+        result = run(*words)
+        assert isinstance(result.exception, UsageError) and told in str(result.exception)
+    assert not (root / "x.png").exists()
+
+
 # pack
 
 
@@ -156,22 +182,27 @@ def test_bad_images_are_named_and_end_with_1(root):
     assert result.stdout == f"{root / 't.rec'}: 4 images of 2 classes; 1 left out\n"
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_stopped_in_the_middle_nothing_is_left(tmp_path, name, code):
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGKILL", -9)])
+def test_stopped_in_the_middle_the_same_command_goes_on(tmp_path, name, code):
     (tmp_path / "src/a").mkdir(parents=True)
-    (tmp_path / "src/a/0.jpg").write_bytes(jpeg(1, 2000))
-    for number in range(1, 1000):
+    size = (tmp_path / "src/a/0.jpg").write_bytes(jpeg(1, 1000))
+    for number in range(1, 100):
         os.link(tmp_path / "src/a/0.jpg", tmp_path / f"src/a/{number}.jpg")
     words = [sys.executable, "-m", "shoal", "data", "pack", str(tmp_path / "src"), str(tmp_path / "out/t.rec")]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         until = time.monotonic() + 60
-        while not any(file.stat().st_size for file in (tmp_path / "out").glob(".t.rec.*/t.rec")):
+        while not any(file.stat().st_size > 3 * size for file in (tmp_path / "out").glob(".t.rec.*/t.rec")):
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.01)
         process.send_signal(getattr(signal, name))
         _, told = process.communicate(timeout=60)
     assert process.returncode == code and "Traceback" not in told
-    assert list((tmp_path / "out").iterdir()) == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [".t.rec.packing"]
+    assert ("the same command goes on from here" in told) == (name != "SIGKILL")
+    done = run("pack", tmp_path / "src", tmp_path / "out/t.rec")
+    assert done.stdout == f"{tmp_path / 'out/t.rec'}: 100 images of 1 classes\n"
+    assert name == "SIGKILL" or re.match(r"going on after \d+ of 100 images\n", done.stderr)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["t.crc.npy", "t.idx", "t.lst", "t.rec"]
 
 
 DRIVER = """

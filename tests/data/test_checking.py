@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def packed(root: Path) -> Path:
     rec = root.parent / "some_train.rec"
-    write(plan(root / "train", rec, None, None, None))
+    write([plan(root / "train", rec, None, None, None)])
     return rec
 
 

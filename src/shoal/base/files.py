@@ -78,13 +78,18 @@ def files_whole(*paths: Path) -> Iterator[Path]:
     aside.mkdir()
     try:
         yield aside
-        for path in paths:
-            sync_file(aside / path.name)
-        for path in paths:
-            os.replace(aside / path.name, path)
+        place(aside, *paths)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    sync_folder(last.parent)
+
+
+def place(aside: Path, *paths: Path) -> None:
+    """Files of a folder take their places, of the same names, one after another, when all are on the disk."""
+    for path in paths:
+        sync_file(aside / path.name)
+    for path in paths:
+        os.replace(aside / path.name, path)
+    sync_folder(paths[-1].parent)
 
 
 def sync_file(path: Path) -> None:

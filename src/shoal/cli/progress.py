@@ -18,15 +18,20 @@ class Progress:
 
     def begin(self, count: int) -> None:
         """There are so many, from now on."""
-        self._count, self._began = count, time.monotonic()
+        self._count, self._before, self._began = count, 0, time.monotonic()
         self._next = self._began + self._every_s
+
+    def kept(self, count: int) -> None:
+        """So many were done by an earlier run."""
+        click.echo(f"going on after {count:,} of {self._count:,} images", err=True)
+        self._before, self._began = count, time.monotonic()
 
     def done(self, count: int) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._every_s
-            left_s = (now - self._began) / count * (self._count - count)
-            line = f"{count:,} of {self._count:,} images, {count / (now - self._began):,.0f}/s, {left_s:,.0f} s left"
+            rate = (count - self._before) / (now - self._began)
+            line = f"{count:,} of {self._count:,} images, {rate:,.0f}/s, {(self._count - count) / rate:,.0f} s left"
             click.echo(f"\r{line:<70}" if self._terminal else line, err=True, nl=not self._terminal)
 
     def bad(self, line: str) -> None:

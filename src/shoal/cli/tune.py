@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shoal.base.errors import FAILED, UsageError
+from shoal.cli.new_file import NewFile
 
 if TYPE_CHECKING:
     from shoal.report.rates import Curve
@@ -34,8 +35,8 @@ def command() -> None:
 @click.option("--steps", type=click.IntRange(min=20), default=100, show_default=True, metavar="N", help="Of each seed.")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, metavar="N",
               help="Models to try; one alone tells little.")  # fmt: skip
-@click.option("--picture", type=click.Path(path_type=Path), default=Path("tune-lr.png"), show_default=True,
-              metavar="FILE", help="Where the curves are drawn (PNG).")  # fmt: skip
+@click.option("--picture", type=NewFile(), default=Path("tune-lr.png"), show_default=True,
+              help="Where the curves are drawn (PNG).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every loss.")
 def lr(
     recipe: str,
@@ -59,8 +60,6 @@ def lr(
     from shoal.recipe.load import load
 
     loaded = load(recipe, overrides)
-    if picture.is_dir() or not picture.absolute().parent.is_dir():
-        raise UsageError(f"--picture {picture}: no such folder to write a file in")
     from shoal.train.sweep import sweep  # imports torch, which takes seconds
 
     def tell(curve: Curve) -> None:

@@ -13,6 +13,7 @@ import os
 import struct
 import zlib
 from array import array
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -59,17 +60,18 @@ def sums_of(rec: Path) -> Path:
 
 
 class Writer:
-    """Writes a .rec and, beside it, its .idx and its sums. A context manager."""
+    """Writes a .rec, and beside it, when it is done, its .idx and its sums. A context manager."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb")  # noqa: SIM115  (closed with the writer)
-        self._index = open(path.with_suffix(".idx"), "w", encoding="ascii")  # noqa: SIM115
-        self._sums, self._sums_path = array("I"), sums_of(path)
+    def __init__(self, path: Path, ends: Sequence[int] = (), sums: Sequence[int] = ()) -> None:
+        """ends, sums: of the records that the file has already, to go on behind them; absent: it begins anew."""
+        self.ends, self.sums = array("Q", ends), array("I", sums)
+        self._path = path
+        self._file = open(path, "r+b" if self.ends else "wb")  # noqa: SIM115  (closed with the writer)
+        self._file.truncate(self._file.seek(self.ends[-1] if self.ends else 0))
 
-    def write(self, record: bytes, key: int | None = None) -> None:
-        """Appends a record; `key` names it in the .idx (default: its number)."""
-        self._index.write(f"{len(self._sums) if key is None else key}\t{self._file.tell()}\n")
-        crc = 0
+    def write(self, record: bytes) -> None:
+        """Appends a record; its number names it in the .idx."""
+        crc, end = 0, self.ends[-1] if self.ends else 0
         parts = _split(record)
         for number, part in enumerate(parts):
             first, last = number == 0, number == len(parts) - 1
@@ -78,8 +80,25 @@ class Writer:
                 raise ValueError(f"a part of {len(part)} bytes; RecordIO holds at most {_MOST}")
             written = _PART.pack(MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4)
             self._file.write(written)
-            crc = zlib.crc32(written, crc)
-        self._sums.append(crc)
+            crc, end = zlib.crc32(written, crc), end + len(written)
+        self.ends.append(end)
+        self.sums.append(crc)
+
+    def sync(self) -> None:
+        """Makes what was written so far survive a power cut."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def finish(self) -> None:
+        """Closes the file, and writes what lies beside it."""
+        self.close()
+        starts = [0, *self.ends[:-1]] if self.ends else []
+        lines = (f"{number}\t{start}\n" for number, start in enumerate(starts))
+        self._path.with_suffix(".idx").write_text("".join(lines), encoding="ascii")
+        np.save(sums_of(self._path), np.array(self.sums, "<u4"))
+
+    def close(self) -> None:
+        self._file.close()
 
     def __enter__(self) -> Writer:
         return self
@@ -87,9 +106,7 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        self._index.close()
-        np.save(self._sums_path, np.array(self._sums, "<u4"))
+        (self.close if kind else self.finish)()
 
 
 def _split(record: bytes) -> list[bytes]:
