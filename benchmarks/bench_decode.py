@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import statistics
-import sys
-import tarfile
 import tempfile
 import time
 import warnings
@@ -22,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import simplejpeg
 import torch
+from jpegs import unpacked
 from pairs import finish, machine, verdict
 from PIL import Image
 from torchvision.datasets import ImageFolder
@@ -37,26 +35,8 @@ from shoal.data.source import Held
 from shoal.data.sources.folder import Folder
 from shoal.step.inputs import Inputs
 
-FOLDER = Path(os.environ.get("SHOAL_TEST_DATA") or Path(__file__).parents[1] / "../shared/data")
 SIDE, BATCH, COPIES = 224, 128, 8
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-
-
-def unpacked(folder: Path) -> tuple[Path, list[bytes]]:
-    """A folder of class folders in which each image lies COPIES times, and each image's bytes."""
-    archive = FOLDER / "imagenet_sample.tar"
-    if not archive.is_file():
-        sys.exit(f"no {archive}; SHOAL_TEST_DATA names the folder of the data")
-    images = []
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            if member.isfile() and member.name.lower().endswith((".jpeg", ".jpg")):
-                images.append(tar.extractfile(member).read())  # type: ignore[union-attr]
-                for copy in range(COPIES):
-                    place = folder / f"c{len(images) % 100:02}" / f"{len(images)}-{copy}.jpg"
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    place.write_bytes(images[-1])
-    return folder, images
 
 
 def pil(boxes: list[tuple[int, int, int, int]], place: int, data: bytes) -> np.ndarray:
@@ -204,7 +184,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(machine())
     with tempfile.TemporaryDirectory() as place:
-        folder, images = unpacked(Path(place))
+        folder, images = unpacked(Path(place), COPIES)
         per_core(images, rounds)
         loaders(folder, rounds)
     small(rounds)
