@@ -13,6 +13,7 @@ print(torch.cuda.get_device_name(0), "torch", torch.__version__)
 P
 status=0
 timeout 150 "$python" -m pytest -m gpu -q tests || status=1
+timeout 60 "$python" -m pytest -q tests/contracts/test_decoder.py || status=1 # nvjpeg's part of it runs here alone
 for precision in fp32 bf16 O1 O2; do
   folder=$(mktemp -d)
   timeout 60 "$python" -m shoal train digits "precision=$precision" --run "$folder/run" 2>"$folder/log" ||

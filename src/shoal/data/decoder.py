@@ -1,4 +1,4 @@
-"""Decoder: the library that makes pixels of JPEGs. All give the same ones, so each machine may have its own."""
+"""Decoder: the library that makes pixels of JPEGs. On a CPU all give the same ones, so each machine may have its own."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class Decoder(Part, frozen=True, kw_only=True):
     """What every decoder can do."""
 
     SEAM: ClassVar[str] = "decoders"
+    EXACT: ClassVar[bool] = True
+    """Whether its pixels are those of libjpeg-turbo, to the last bit."""
 
     @abstractmethod
     def fits(self) -> str | None:

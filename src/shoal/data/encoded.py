@@ -28,7 +28,7 @@ class EncodedSource(Source, frozen=True, kw_only=True):
     """At an image that cannot be decoded: stop, or skip it. A skipped image keeps its place in the order, so that all
     others come when they would have come, but has no label and counts nowhere."""
     decoder: Annotated[Decoder, Meta(extra={"seam": "decoders", "default": "auto"})] = Auto()
-    """What makes pixels of JPEGs (`shoal list decoders`); the pixels are the same."""
+    """What makes pixels of JPEGs (`shoal list decoders`); the pixels are the same, but for nvjpeg's."""
     memory_gib: Annotated[float, Meta(ge=0)] = 2.0
     """Splits whose images have all one size, and together at most this, are decoded once and held; GiB per worker."""
 
