@@ -1,4 +1,4 @@
-"""Decoder: the library that makes pixels of JPEGs. CPUs give the same ones with all, so each machine may have its own."""
+"""Decoder: the library that makes pixels of JPEGs. All on a CPU make the same, so each machine may have its own."""
 
 from __future__ import annotations
 
