@@ -41,8 +41,8 @@ class Pictures:
             crops = augment.crops(chosen, seed=seed, epoch=epoch)
 
             def look(place: int, image: torch.Tensor) -> torch.Tensor:
-                cut = np.ascontiguousarray(crops.cut(place, image).numpy()[None])
-                return torch.from_numpy(augment.painted(cut, draws.of(slice(place, place + 1)), *colours)[0])
+                mine, cut = draws.of(slice(place, place + 1)), crops.cut(place, image).numpy()[None]
+                return torch.from_numpy(augment.painted(cut, mine, *colours)[0])
 
             return self._each(chosen, (augment.size, augment.size), look if augment.paints else crops.cut)
         images, labels = self._whole(chosen)
