@@ -16,8 +16,8 @@ from PIL import Image
 
 from shoal.base.duration import Span
 from shoal.data.augment import Augment
+from shoal.data.augment.crops import Crops
 from shoal.data.batches import Batches, Cut, eval_chunks
-from shoal.data.crops import Crops
 from shoal.data.decode import Pictures, hold
 from shoal.data.image import ImageError, centred, decode, linearly, resized
 from shoal.data.source import NO_IMAGE, Held, SourceError, Streamed

@@ -13,7 +13,11 @@ from shoal.base.run import Run
 
 RECIPE = """\
 # All state there is matters: statistics, momentum, an average, dropout, mixup; batches that shards cut unevenly.
-data: {name: digits, limit: 1190, augment: {pad: 1}, eval_batch: 100}
+data:
+  name: digits
+  limit: 1190
+  augment: {pad: 1, affine: {rotate: 5, scale: [0.9, 1.1]}, colour: {contrast: 0.2}, erase: {paint: noise}}
+  eval_batch: 100
 model: {name: digits-cnn, drop: 0.3}
 task: {name: classify, smoothing: 0.05, mixup: 0.4}
 optim: {name: sgd, lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 5e-4}

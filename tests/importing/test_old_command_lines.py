@@ -45,6 +45,32 @@ TUTORIALS = {
         "data.val": "V.rec",
         "precision.name": "O2",
     },
+    "python train_cifar10.py --network resnet --num-layers 8 --max-random-rotate-angle 10 --max-random-shear-ratio 0.1 "
+    "--max-random-aspect-ratio 0.25 --min-random-scale 0.8 --max-random-scale 1.2 --max-random-h 36 --max-random-s 50 "
+    "--max-random-l 40 --pca-noise 0.1": {
+        "data.augment.affine": {"rotate": 10.0, "shear": 0.1, "scale": [0.8, 1.2], "ratio": [0.75, 1.25]},
+        "data.augment.colour": {
+            "brightness": 0.0,
+            "contrast": 0.0,
+            "saturation": 0.0,
+            "hls": [36.0, 40.0, 50.0],
+            "pca": 0.1,
+        },
+        "data.augment.fill": 127,
+        "data.augment.pad": 4,
+        "data.augment.crop": 28,
+    },
+    "python train_imagenet.py --data-train T.rec --data-val V.rec --use-imagenet-data-augmentation 1 --saturation 0.2 "
+    "--max-random-rotate-angle 5": {
+        "data.augment.scale": [0.08, 1.0],
+        "data.augment.ratio": [0.75, 1.3333],
+        "data.augment.mirror": True,
+        "data.augment.colour.brightness": 0.4,
+        "data.augment.colour.saturation": 0.2,
+        "data.augment.colour.pca": 0.1,
+        "data.augment.affine.rotate": 5.0,
+        "data.augment.fill": 127,
+    },
     # The PyTorch ImageNet example
     "python main.py -a resnet18 IMAGENET": {
         "model.name": "resnet18",

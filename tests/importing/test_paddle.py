@@ -112,6 +112,49 @@ def test_without_the_number_of_cards_the_batch_stays_per_worker(conf: Path):
             "class_num: 1000\n  drop_path_rate: 0.2\n  pretrained: True",
             {"model.drop_path": 0.2, "model.pretrained": True},
         ),
+        (
+            "        - RandFlipImage: {flip_code: 1}",
+            "        - RandFlipImage: {flip_code: 1}\n        - AutoAugment:",
+            {"data.augment.policy": {"name": "autoaugment", "table": "imagenet", "fill": 128, "filter": "nearest"}},
+        ),
+        (
+            "        - RandFlipImage: {flip_code: 1}",
+            "        - RandFlipImage: {flip_code: 1}\n        - RandAugment: {num_layers: 3, magnitude: 5}",
+            {"data.augment.policy.count": 3, "data.augment.policy.magnitude": 5, "data.augment.policy.bins": 11},
+        ),
+        (
+            "        - RandFlipImage: {flip_code: 1}",
+            "        - RandFlipImage: {flip_code: 1}\n"
+            "        - TimmAutoAugment: {config_str: rand-m9-mstd0.5-inc1, interpolation: bicubic, img_size: 224}",
+            {
+                "data.augment.policy.name": "randaugment",
+                "data.augment.policy.magnitude": 9,
+                "data.augment.policy.bins": 11,
+            },
+        ),
+        (
+            "        - RandFlipImage: {flip_code: 1}",
+            "        - RandFlipImage: {flip_code: 1}\n"
+            "        - RandomErasing: {EPSILON: 0.25, sl: 0.02, sh: 1.0/3.0, r1: 0.3, mode: pixel}",
+            {
+                "data.augment.erase": {
+                    "probability": 0.25,
+                    "area": [0.02, 0.3333],
+                    "ratio": [0.3, 3.3333],
+                    "paint": "noise",
+                }
+            },
+        ),
+        (
+            "        - RandFlipImage: {flip_code: 1}",
+            "        - RandFlipImage: {flip_code: 1}\n        - Cutout: {n_holes: 2, length: 56}",
+            {"data.augment.cutout": {"side": 56, "count": 2}},
+        ),
+        (
+            "        - RandFlipImage: {flip_code: 1}",
+            "        - RandFlipImage: {flip_code: 1}\n        - ColorJitter: {brightness: 0.4, hue: 0.1}",
+            {"data.augment.colour.brightness": 0.4, "data.augment.colour.hls": [18.0, 0.0, 0.0]},
+        ),
         ("ResNet50_vd", "SE_ResNet50_vd", {"model.options": {"block_args": {"attn_layer": "se"}}}),
     ],
 )
@@ -129,8 +172,8 @@ def test_what_a_setting_becomes(conf: Path, old: str, new: str, expected: dict):
     [
         (
             "        - RandFlipImage: {flip_code: 1}",
-            "        - RandFlipImage: {flip_code: 1}\n        - AutoAugment:",
-            "AutoAugment: no such augmentation",
+            "        - RandFlipImage: {flip_code: 1}\n        - GridMask:",
+            "GridMask: no such augmentation",
         ),
         ("momentum: 0.9", "momentum: 0.9\n  no_weight_decay_name: norm", "no_weight_decay_name norm: decay by name"),
         (

@@ -19,6 +19,7 @@ KINDS = {
     "models": "what can be trained (recipe key `model`)",
     "sources": "where images come from (recipe key `data`)",
     "decoders": "what makes pixels of JPEGs (recipe key `data.decoder`)",
+    "policies": "operations on images, chosen at random (recipe key `data.augment.policy`)",
     "tasks": "how a batch becomes a loss (recipe key `task`)",
     "optims": "how gradients become steps (recipe key `optim`)",
     "schedules": "the learning rate over images seen (recipe key `schedule`)",

@@ -11,6 +11,8 @@ import torch
 
 from shoal.base.host import cores
 from shoal.data.augment import Augment
+from shoal.data.augment.draws import Draws
+from shoal.data.augment.erase import flat
 from shoal.data.image import ImageError, centred
 from shoal.data.source import NO_IMAGE, Encoded, Held, Pixels, SourceError, Streamed, bad_image
 
@@ -33,11 +35,18 @@ class Pictures:
 
     def train(self, chosen: np.ndarray, *, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Augmented, uint8 [B, C, h, w], and their labels, int64 [B]; chosen int64 [B]."""
-        if self._augment.size:
-            cut = self._augment.crops(chosen, seed=seed, epoch=epoch).cut
-            return self._each(chosen, (self._augment.size, self._augment.size), cut)
+        augment, draws = self._augment, Draws(chosen, seed, epoch)
+        colours = self._data.mean, self._data.std
+        if augment.size:
+            crops = augment.crops(chosen, seed=seed, epoch=epoch)
+
+            def look(place: int, image: torch.Tensor) -> torch.Tensor:
+                mine, cut = draws.of(slice(place, place + 1)), crops.cut(place, image).numpy()[None]
+                return torch.from_numpy(augment.painted(cut, mine, *colours)[0])
+
+            return self._each(chosen, (augment.size, augment.size), look if augment.paints else crops.cut)
         images, labels = self._whole(chosen)
-        return self._augment.train(images, chosen, seed=seed, epoch=epoch), labels
+        return augment.painted(augment.train(images, chosen, seed=seed, epoch=epoch), draws, *colours), labels
 
     def val(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The middle of each, uint8 [B, C, h, w], and their labels, int64 [B]; chosen int64 [B]."""
@@ -65,7 +74,7 @@ class Pictures:
         def make(place: int) -> None:
             image = self._image(chosen[place])
             if image is None:
-                images[place], labels[place] = _blank(self._data), NO_IMAGE
+                images[place], labels[place] = flat(self._data.mean), NO_IMAGE
             else:
                 target[place] = look(place, image)
 
@@ -91,7 +100,7 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
     held = np.empty((count, *size), np.uint8)  # by numpy, which asks for huge pages
     channels, *plane = size
     planes = torch.from_numpy(held).view(-1, *plane)
-    blank = torch.from_numpy(_blank(data)).expand(size)
+    blank = torch.from_numpy(flat(data.mean)).expand(size)
     bad: dict[int, ImageError] = {}
 
     def make(low: int) -> bool:
@@ -132,8 +141,3 @@ def _first_shape(data: Streamed) -> tuple[int, ...] | None:
         except ImageError:
             continue
     return None
-
-
-def _blank(data: Pixels | Encoded) -> np.ndarray:
-    """uint8 [C, 1, 1]: the pixel that the model sees as nothing."""
-    return np.array(data.mean).round().astype(np.uint8).reshape(-1, 1, 1)

@@ -76,7 +76,7 @@ class Source(Part, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=0)] = 1
     """Threads per worker that prepare batches ahead, decoding large images; 0: the training thread does it."""
     augment: Augment = Augment()
-    """Random crops and mirroring of training images."""
+    """What training images go through: crops, mirroring, changes of shape and colour (docs/augment.md)."""
     eval_batch: Annotated[int, Meta(ge=1)] = 256
     """Images per validation chunk. Workers take whole chunks, so results do not depend on their number."""
 

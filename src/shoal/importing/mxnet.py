@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shoal.importing import mxnet_images
 from shoal.importing.draft import Draft
 from shoal.importing.findings import Findings
 from shoal.importing.flags import Flags
@@ -39,14 +40,10 @@ def flags() -> Flags:
     known.value("--model-prefix", "--save-period", "--monitor", "--load-epoch", "--top-k", "--loss", "--test-io")
     known.value("--dtype", "--gc-type", "--gc-threshold", "--macrobatch-size", "--warmup-epochs", "--warmup-strategy")
     known.value("--profile-worker-suffix", "--profile-server-suffix", "--data-train", "--data-train-idx")
-    known.value("--data-val", "--data-val-idx", "--rgb-mean", "--rgb-std", "--pad-size", "--fill-value")
-    known.value("--image-shape", "--num-classes", "--num-examples", "--data-nthreads", "--benchmark")
-    known.value("--use-python-iter", "--use-gpu-augmenter", "--random-crop", "--random-mirror", "--max-random-h")
-    known.value("--max-random-s", "--max-random-l", "--min-random-aspect-ratio", "--max-random-aspect-ratio")
-    known.value("--max-random-rotate-angle", "--max-random-shear-ratio", "--max-random-scale", "--min-random-scale")
-    known.value("--max-random-area", "--min-random-area", "--max-crop-size", "--min-crop-size", "--brightness")
-    known.value("--contrast", "--saturation", "--pca-noise", "--random-resized-crop", "--num-group", "--image-root")
-    return known.switch("--use-imagenet-data-augmentation")
+    known.value("--data-val", "--data-val-idx", "--rgb-mean", "--rgb-std", "--image-shape", "--num-classes")
+    known.value("--num-examples", "--data-nthreads", "--benchmark", "--use-python-iter", "--use-gpu-augmenter")
+    known.value("--num-group", "--image-root", *mxnet_images.FLAGS)
+    return known.maybe("--use-imagenet-data-augmentation")
 
 
 def read(script: str, words: list[Word], spread: Spread, findings: Findings) -> Draft:
@@ -99,24 +96,7 @@ def _data(job: Settings, draft: Draft, cifar: bool, side: int) -> None:
         draft.set("data", {"name": "cifar10", "path": "data"}, fetched)
     else:
         job.wrong("data_train", "missing; which .rec holds the training images?")
-    draft.set("data.augment", {})
-    resized = job.flag("random_resized_crop") or job.flag("use_imagenet_data_augmentation")
-    if resized or (not cifar and not job.flag("benchmark")):
-        draft.set("data.augment.size", side)
-        if not resized:
-            cut = f"The script cut {side} pixels out of the images as they were packed"
-            draft.say("data", f"{cut}; augment.size cuts a random part of them and resizes it.")
-    else:
-        pad = int(job.number("pad_size", 0) or 0)
-        draft.keys["data"]["augment"].update(
-            {"pad": pad, "fill": int(job.number("fill_value", 127) or 0), "crop": side}
-        )
-        if not job.flag("random_crop"):
-            draft.say(
-                "data", "The script cut the middle out of every image where --random-crop was 0; Shoal crops at random."
-            )
-    if job.flag("random_mirror") or resized:
-        draft.set("data.augment.mirror", True)
+    mxnet_images.read(job, draft, side, large=not cifar and not job.flag("benchmark"))
     for key, usual in (("rgb_mean", "123.68,116.779,103.939"), ("rgb_std", "1,1,1")):
         found = [number(part) for part in job.text(key, usual).split(",")]
         if len(found) != 3 or None in found:
@@ -127,11 +107,6 @@ def _data(job: Settings, draft: Draft, cifar: bool, side: int) -> None:
         draft.set("data.threads", threads)
     for key in ("num_classes", "num_examples", "data_train_idx", "data_val_idx"):
         job.whole(key)  # counted in the data, and never typed in
-    for key in ("max_random_h", "max_random_s", "max_random_l", "max_random_aspect_ratio", "min_random_aspect_ratio",
-                "max_random_rotate_angle", "max_random_shear_ratio", "max_random_scale", "min_random_scale",
-                "max_random_area", "min_random_area", "max_crop_size", "min_crop_size", "brightness", "contrast",
-                "saturation", "pca_noise"):  # fmt: skip
-        job.leave(key, "no such augmentation; random crops, mirroring, mixup, cutmix")
     for key in ("use_python_iter", "use_gpu_augmenter"):
         job.leave(key, "images are decoded by threads, ahead of the training")
 

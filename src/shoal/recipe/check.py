@@ -71,7 +71,7 @@ def part(seam: str, raw: Any, at: Path, faults: list[Fault]) -> Any:
 
 
 def seam_word(seam: str) -> str:
-    return {"strategies": "strategy"}.get(seam, seam[:-1])
+    return {"strategies": "strategy", "policies": "policy"}.get(seam, seam[:-1])
 
 
 @cache
@@ -121,13 +121,14 @@ def shown(raw: Any) -> str:
 
 
 def _value(wanted: Any, raw: Any, at: Path, faults: list[Fault]) -> Any:
+    if raw is None and type(None) in arms(wanted):
+        return None
     seam = seam_of(wanted)
     if seam is not None:
         default = default_of(wanted)
-        unnamed = isinstance(raw, dict) and "name" not in raw and default is not None
-        return part(seam, {"name": default, **raw} if unnamed else raw, at, faults)
-    if raw is None and type(None) in arms(wanted):
-        return None
+        if isinstance(raw, dict) and "name" not in raw and default is not None:
+            raw = {"name": default, **raw}
+        return part(seam, raw, at, faults)
     options = options_of(wanted)
     if options is not None:
         return build(options, {"name": raw} if isinstance(raw, str) and "name" in fields(options) else raw, at, faults)
@@ -190,6 +191,7 @@ def _describe(wanted: Any) -> Iterator[str]:
         seam = seam_of(wanted)
         if seam is not None:
             yield _seam(seam)
+            yield from ["null"] * (type(None) in arms(wanted))
             return
         options = options_of(wanted)
         if options is not None:

@@ -18,6 +18,7 @@ import msgspec
 SEAMS = {
     "sources": "shoal.data.sources",
     "decoders": "shoal.data.decoders",
+    "policies": "shoal.data.augment.policies",
     "tasks": "shoal.step.tasks",
     "optims": "shoal.step.optims",
     "schedules": "shoal.step.schedules",

@@ -49,7 +49,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 def _value(wanted: Any) -> dict[str, Any]:
     seam, options, item = seam_of(wanted), options_of(wanted), item_of(wanted)
     if seam is not None:
-        return _seam(seam, default_of(wanted))
+        return _or_null(_seam(seam, default_of(wanted)), wanted)
     if options is not None:
         group = _group(options)
         name = group["properties"].get("name")

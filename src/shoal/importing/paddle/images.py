@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shoal.importing.draft import Draft
+from shoal.importing.paddle import augmentations
 from shoal.importing.settings import Settings, number
 
 IMAGES = ("ImageNetDataset", "MultiScaleDataset", "CommonDataset")
@@ -96,8 +97,7 @@ def _transforms(job: Settings, draft: Draft, at: str) -> None:
         elif name in ("ResizeImage", "CropImage", "CenterCrop") and draft.get("data.augment.size") is None:
             _resize(job, draft, name, options)
         else:
-            job.findings.leave(job.place(options), name, "no such augmentation; random crops, mirroring, mixup, cutmix")
-            job.whole(options)
+            augmentations.read(job, draft, name, options)
     if draft.get("data.augment.size") is None:
         shape = job.numbers("Global.image_shape") or [224]
         draft.set("data.augment.size", int(shape[-1]))

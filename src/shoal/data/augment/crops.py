@@ -6,16 +6,17 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from shoal.data.augment.draws import AREA, COLUMN, MIRROR, RATIO, ROW
 from shoal.data.image import resized
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-ROW, COLUMN, MIRROR, AREA, RATIO = 1, 2, 3, 4, 5
-"""Streams of random numbers; 0 is the order of samples."""
 _TRIES = 10
 
+Box = tuple[int, int, int, int]
+"""Top, left, height, width, in pixels."""
 Mirror = bool | Literal["alternate"]
 
 
@@ -47,8 +48,10 @@ class Crops:
         seed: int,
         epoch: int,
         resizer: Callable[[torch.Tensor, int, int], torch.Tensor] = resized,
+        turn: Callable[[int, torch.Tensor, Box], torch.Tensor] | None = None,
     ) -> None:
-        """indices int64 [B]; side in pixels; scale and ratio: least and largest."""
+        """indices int64 [B]; side in pixels; scale and ratio: least and largest. turn: makes the square of a box of the
+        image at a place of the batch, in the stead of cutting it out and `resizer`."""
         import numpy as np
 
         from shoal.data.order import key, uniform
@@ -58,14 +61,14 @@ class Crops:
 
         tries = range(_TRIES)
         low, high = np.log(ratio)
-        self._side, self._ratio, self._resizer = side, ratio, resizer
+        self._side, self._ratio, self._resizer, self._turn = side, ratio, resizer, turn
         self._areas = [scale[0] + (scale[1] - scale[0]) * drawn(AREA, number) for number in tries]
         self._ratios = [np.exp(low + (high - low) * drawn(RATIO, number)) for number in tries]
         self._rows, self._columns = drawn(ROW), drawn(COLUMN)
         self._mirrored = mirrored(mirror, indices, seed=seed, epoch=epoch)
 
-    def box(self, place: int, height: int, width: int) -> tuple[int, int, int, int]:
-        """(top, left, height, width), in pixels, of what is taken of the image at `place` of the batch."""
+    def box(self, place: int, height: int, width: int) -> Box:
+        """What is taken of the image at `place` of the batch."""
         for areas, ratios in zip(self._areas, self._ratios, strict=True):
             area, ratio = height * width * areas[place], ratios[place]
             tall, wide = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
@@ -78,6 +81,9 @@ class Crops:
 
     def cut(self, place: int, image: torch.Tensor) -> torch.Tensor:
         """uint8 [C, H, W] -> uint8 [C, side, side]."""
-        top, left, tall, wide = self.box(place, *image.shape[1:])
-        part = self._resizer(image[:, top : top + tall, left : left + wide], self._side, self._side)
+        box = top, left, tall, wide = self.box(place, *image.shape[1:])
+        if self._turn:
+            part = self._turn(place, image, box)
+        else:
+            part = self._resizer(image[:, top : top + tall, left : left + wide], self._side, self._side)
         return part.flip(2) if self._mirrored[place] else part
