@@ -17,7 +17,7 @@ from shoal.kvstore.link import Link, RolledBack, ServerError
 from shoal.kvstore.links import Links
 from shoal.kvstore.server import to_stderr
 from shoal.kvstore.shm import Shared
-from shoal.kvstore.table import Plan, clip
+from shoal.kvstore.table import Plan, added, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, REDO, Apply, Commit, Result
 from shoal.kvstore.tls import Cover
 from shoal.kvstore.updater import elementwise, from_torch, to_torch
@@ -160,7 +160,7 @@ class Client:
         elif 0 in link.shared:
             place = self.gradient[begin : begin + len(piece)]
             if place.data_ptr() != piece.data_ptr():
-                place.copy_(piece)
+                shm.copy(place, piece)
             self._shared_bytes += piece.numel() * piece.element_size()
             link.push(header._replace(flags=Flag.SHARED), None)
         else:
@@ -207,10 +207,7 @@ class Client:
         self, step: int, commits: list[Commit], results: list[Result], lr: float, clip_norm: float | None
     ) -> tuple[int, float, int, int]:
         """What the servers know apart becomes one decision, the same on every worker."""
-        total = 0.0
-        for result in results:
-            for square in result.squares:
-                total += square
+        total = added(square for result in results for square in result.squares)
         norm, scale = clip(total, clip_norm, self._layout.kind)
         if any(result.status == REDO for result in results):
             status = REDO

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import queue
 import secrets
@@ -91,8 +92,10 @@ class Link:
         self._pushed: dict[int, list[Pushed]] = {}
         self._shares: dict[int, tuple[int, Shared, int, Plan]] = {}
         self._number = int.from_bytes(secrets.token_bytes(4), "little")
-        self._queue: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._turn, self._counting, self._left = threading.Lock(), threading.Lock(), 0
+        self._tasks: collections.deque[Callable[[], None]] = collections.deque()
+        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """One for each task: the thread should look; False: it should end."""
+        self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"server {number}", daemon=True)
         self._thread.start()
 
@@ -107,19 +110,23 @@ class Link:
     def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
         """Does it after all that was submitted before, on the link's thread."""
         future: Future[T] = Future()
-        with self._counting:
-            self._left += 1
-        self._queue.put((future, lambda: work(*args)))
+
+        def task() -> None:
+            try:
+                future.set_result(work(*args))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._tasks.append(task)
+        self._tokens.put(True)
         return future
 
     def do(self, work: Callable[..., T], *args: Any) -> T:
-        """The same, waited for; on this thread if nothing is under way: to wake another takes as long as a message."""
-        if not self._idle():
-            return self.submit(work, *args).result()
-        try:
+        """The same, waited for; on this thread, with what is left to do before: to wake another takes as long as a
+        message."""
+        with self._turn:
+            self._catch_up()
             return work(*args)
-        finally:
-            self._turn.release()
 
     def soon(self, work: Callable[..., Any], *args: Any, here: bool = False) -> None:
         """Does it in turn, waited for by nobody: what goes wrong is raised by the next question.
@@ -132,7 +139,7 @@ class Link:
             except BaseException as error:
                 self._failed = self._failed or error
 
-        if not here or not self._idle():
+        if not here or self._tasks or not self._turn.acquire(blocking=False):
             self.submit(guarded)
             return
         try:
@@ -140,28 +147,18 @@ class Link:
         finally:
             self._turn.release()
 
-    def _idle(self) -> bool:
-        """Whether it is this thread's turn, which ends by releasing it."""
-        return not self._left and self._turn.acquire(blocking=False)
+    def _catch_up(self) -> None:
+        while self._tasks:
+            self._tasks.popleft()()
 
     def _run(self) -> None:
-        while (task := self._queue.get()) is not None:
-            future, work = task
-            result, failed = None, None
+        while self._tokens.get():
             with self._turn:
-                try:
-                    result = work()
-                except BaseException as error:
-                    failed = error
-            with self._counting:
-                self._left -= 1
-            if failed is None:
-                future.set_result(result)
-            else:
-                future.set_exception(failed)
+                if self._tasks:
+                    self._tasks.popleft()()
 
     def close(self) -> None:
-        self._queue.put(None)
+        self._tokens.put(False)
         self._thread.join(6.0)
         if self._wire is not None:
             self._wire.close()
@@ -405,7 +402,7 @@ class Link:
             answer = self._answer_on(wire)
             if Flag.SHARED in answer.flags:
                 assert spare is not None
-                into.copy_(spare if self.asynchronous else self.shared[table][start : start + len(into)])
+                shm.copy(into, spare if self.asynchronous else self.shared[table][start : start + len(into)])
             else:
                 wire.receive_into(answer, raw(into))
             return answer.count
@@ -418,7 +415,7 @@ class Link:
     def read(self, table: int, into: torch.Tensor) -> int:
         """As a pull of all of a shared table's values, after a commit in sync mode: until this worker's next one nobody
         changes them, and nobody need be asked."""
-        into.copy_(self.shared[table])
+        shm.copy(into, self.shared[table])
         return self.version
 
     def side(self, values: torch.Tensor) -> None:
