@@ -87,7 +87,7 @@ class Client:
         if not elementwise(optimizer) and not layout.whole:
             raise UsageError(f"optimizer {optimizer['name']} needs a layout of whole tensors")
         self._layout, self._optimizer, self._terms = layout, optimizer, terms
-        self._cut = layout.cut(len(self._links))
+        self._size, self._cut = layout.size, layout.cut(len(self._links))
         self._plans = [
             Plan(layout=layout, low=low, high=high, optimizer=optimizer, terms=terms) for low, high in self._cut
         ]
@@ -107,7 +107,7 @@ class Client:
         return min(versions)
 
     def _share_memory(self) -> None:
-        nbytes = self._layout.size * self._layout.kind.itemsize
+        nbytes = self._size * self._layout.kind.itemsize
         near = [
             link.here and self._shared_memory and shm.available() and not self._codec.number for link in self._links
         ]
@@ -115,7 +115,7 @@ class Client:
             self._memory = Shared.make(self._links.session, nbytes)
             self.gradient = self._memory.tensor(self._layout.kind)
         elif self._memory is None:
-            self.gradient = torch.zeros(self._layout.size, dtype=self._layout.kind)
+            self.gradient = torch.zeros(self._size, dtype=self._layout.kind)
         memory = self._memory
         if memory is not None:
             self._links.each(
@@ -306,8 +306,8 @@ class Client:
     def _checked(self, start: int, values: Tensor) -> None:
         if values.ndim != 1 or values.dtype != self._layout.kind or values.device.type != "cpu":
             raise ValueError(f"a flat {self._layout.dtype} tensor on the CPU is wanted")
-        if not values.is_contiguous() or not 0 <= start <= start + len(values) <= self._layout.size:
-            raise ValueError(f"values {start} to {start + len(values)} of {self._layout.size}")
+        if not values.is_contiguous() or not 0 <= start <= start + len(values) <= self._size:
+            raise ValueError(f"values {start} to {start + len(values)} of {self._size}")
 
 
 def _part(state: dict[str, Tensor], layout: Layout, low: int, high: int) -> dict[str, Tensor]:
