@@ -1,18 +1,14 @@
-"""Link: a worker's connection to one server. Everything on it happens in order, on a thread of its own."""
+"""Link: a worker's connection to one server, on which one thing happens after another."""
 
 from __future__ import annotations
 
-import collections
 import os
-import queue
 import secrets
 import struct
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import safetensors.torch
@@ -25,6 +21,7 @@ from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan
 from shoal.kvstore.talk import Apply, Commit, Hello, Result, Share, Welcome
 from shoal.kvstore.tls import Cover
+from shoal.kvstore.turns import Turns
 from shoal.kvstore.wire import SMALL, Flag, Header, Op, Wire, WireError, raw
 from shoal.launch.handshake import HandshakeError, connect
 
@@ -51,7 +48,7 @@ class Pushed:
     payload: torch.Tensor | None
 
 
-class Link:
+class Link(Turns):
     """To server `number` of `num_servers` at `address` (host:port)."""
 
     def __init__(
@@ -67,6 +64,7 @@ class Link:
         tell: Callable[[str], None],
         cover: Cover,
     ) -> None:
+        super().__init__(f"server {number}")
         self._cover = cover
         self.number, self.address = number, address
         self.asynchronous = False
@@ -88,16 +86,9 @@ class Link:
         self._sent_before = 0
         self._boot = b""
         self._interrupted = False
-        self._failed: BaseException | None = None
         self._pushed: dict[int, list[Pushed]] = {}
         self._shares: dict[int, tuple[int, Shared, int, Plan]] = {}
         self._number = int.from_bytes(secrets.token_bytes(4), "little")
-        self._tasks: collections.deque[Callable[[], None]] = collections.deque()
-        self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """One for each task: the thread should look; False: it should end."""
-        self._turn = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=f"server {number}", daemon=True)
-        self._thread.start()
 
     @property
     def name(self) -> str:
@@ -107,59 +98,8 @@ class Link:
     def bytes_sent(self) -> int:
         return self._sent_before + (self._wire.bytes_sent if self._wire else 0)
 
-    def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
-        """Does it after all that was submitted before, on the link's thread."""
-        future: Future[T] = Future()
-
-        def task() -> None:
-            try:
-                future.set_result(work(*args))
-            except BaseException as error:
-                future.set_exception(error)
-
-        self._tasks.append(task)
-        self._tokens.put(True)
-        return future
-
-    def do(self, work: Callable[..., T], *args: Any) -> T:
-        """The same, waited for; on this thread, with what is left to do before: to wake another takes as long as a
-        message."""
-        with self._turn:
-            self._catch_up()
-            return work(*args)
-
-    def soon(self, work: Callable[..., Any], *args: Any, here: bool = False) -> None:
-        """Does it in turn, waited for by nobody: what goes wrong is raised by the next question.
-
-        here: on this thread, if nothing is under way."""
-
-        def guarded() -> None:
-            try:
-                work(*args)
-            except BaseException as error:
-                self._failed = self._failed or error
-
-        if not here or self._tasks or not self._turn.acquire(blocking=False):
-            self.submit(guarded)
-            return
-        try:
-            guarded()
-        finally:
-            self._turn.release()
-
-    def _catch_up(self) -> None:
-        while self._tasks:
-            self._tasks.popleft()()
-
-    def _run(self) -> None:
-        while self._tokens.get():
-            with self._turn:
-                if self._tasks:
-                    self._tasks.popleft()()
-
     def close(self) -> None:
-        self._tokens.put(False)
-        self._thread.join(6.0)
+        super().close()
         if self._wire is not None:
             self._wire.close()
 
@@ -243,9 +183,7 @@ class Link:
 
     def _ask(self, request: Callable[[Wire], T]) -> T:
         """A question and its answer, asked again when the server went away meanwhile."""
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
+        self.check()
         until = time.monotonic() + self._limits.return_s
         while True:
             try:
