@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import timm.optim
 import torch
 from torch import nn
 
@@ -30,9 +31,9 @@ MAKERS = {
     "adamw": lambda model: torch.optim.AdamW(groups(model), lr=0.1, weight_decay=0.1, fused=True),
     "rprop": lambda model: torch.optim.Rprop(model.parameters(), lr=0.1),
     "adafactor": lambda model: torch.optim.Adafactor(groups(model), lr=0.1, weight_decay=0.1),
-    "timm.lion": lambda model: __import__("timm").optim.Lion(groups(model), lr=0.1, weight_decay=0.1),
-    "timm.lamb": lambda model: __import__("timm").optim.Lamb(groups(model), lr=0.1, max_grad_norm=None),
-    "timm.lars": lambda model: __import__("timm").optim.Lars(groups(model), lr=0.1, momentum=0.9, weight_decay=0.1),
+    "timm.lion": lambda model: timm.optim.Lion(groups(model), lr=0.1, weight_decay=0.1),
+    "timm.lamb": lambda model: timm.optim.Lamb(groups(model), lr=0.1, max_grad_norm=None),
+    "timm.lars": lambda model: timm.optim.Lars(groups(model), lr=0.1, momentum=0.9, weight_decay=0.1),
 }
 
 
@@ -116,3 +117,24 @@ def test_what_is_no_number_is_refused():
     parameters = [torch.zeros(2)]
     with pytest.raises(UsageError, match="option lr is Tensor"):
         describe(torch.optim.SGD(parameters, lr=torch.tensor(0.1)), parameters)
+
+
+def test_hooks_of_torch_are_left_out_and_those_of_others_are_not():
+    calls = []
+
+    class Counting(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            calls.append(torch.is_grad_enabled())
+            return super().step(closure)
+
+    register(Counting, elementwise=True)
+    values, gradient = torch.zeros(4), torch.ones(4)
+    layout = Layout.of([("a", values)])
+    for name, expected in (("counting", [False]), ("sgd", [])):
+        calls.clear()
+        values.zero_()
+        told = {"name": name, "groups": [{"params": [0], "lr": 0.5}]}
+        Updater(told, layout, 0, values, gradient).step(0.25)
+        assert calls == expected
+        assert values.tolist() == [-0.25] * 4

@@ -113,3 +113,16 @@ def test_ends(pair):
     end.shutdown(socket.SHUT_WR)
     with pytest.raises(EOFError):
         two.receive()
+
+
+def test_buffers_are_small_on_one_host_only(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near, far = (socket.create_connection(listening.getsockname()) for _ in range(2))
+        kept = far.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        Wire(near)
+        monkeypatch.setattr("shoal.kvstore.wire._is_loop", lambda connection: False)
+        Wire(far)
+        sizes = [end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for end in (near, far)]
+        near.close(), far.close()
+    assert 1 << 18 <= sizes[0] <= 1 << 19
+    assert sizes[1] == kept

@@ -17,7 +17,7 @@ from shoal.kvstore.link import Link, RolledBack, ServerError
 from shoal.kvstore.links import Links
 from shoal.kvstore.server import to_stderr
 from shoal.kvstore.shm import Shared
-from shoal.kvstore.table import Plan, clip
+from shoal.kvstore.table import Plan, added, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, REDO, Apply, Commit, Result
 from shoal.kvstore.tls import Cover
 from shoal.kvstore.updater import elementwise, from_torch, to_torch
@@ -87,7 +87,7 @@ class Client:
         if not elementwise(optimizer) and not layout.whole:
             raise UsageError(f"optimizer {optimizer['name']} needs a layout of whole tensors")
         self._layout, self._optimizer, self._terms = layout, optimizer, terms
-        self._cut = layout.cut(len(self._links))
+        self._size, self._cut = layout.size, layout.cut(len(self._links))
         self._plans = [
             Plan(layout=layout, low=low, high=high, optimizer=optimizer, terms=terms) for low, high in self._cut
         ]
@@ -107,7 +107,7 @@ class Client:
         return min(versions)
 
     def _share_memory(self) -> None:
-        nbytes = self._layout.size * self._layout.kind.itemsize
+        nbytes = self._size * self._layout.kind.itemsize
         near = [
             link.here and self._shared_memory and shm.available() and not self._codec.number for link in self._links
         ]
@@ -115,7 +115,7 @@ class Client:
             self._memory = Shared.make(self._links.session, nbytes)
             self.gradient = self._memory.tensor(self._layout.kind)
         elif self._memory is None:
-            self.gradient = torch.zeros(self._layout.size, dtype=self._layout.kind)
+            self.gradient = torch.zeros(self._size, dtype=self._layout.kind)
         memory = self._memory
         if memory is not None:
             self._links.each(
@@ -160,7 +160,7 @@ class Client:
         elif 0 in link.shared:
             place = self.gradient[begin : begin + len(piece)]
             if place.data_ptr() != piece.data_ptr():
-                place.copy_(piece)
+                shm.copy(place, piece)
             self._shared_bytes += piece.numel() * piece.element_size()
             link.push(header._replace(flags=Flag.SHARED), None)
         else:
@@ -207,10 +207,7 @@ class Client:
         self, step: int, commits: list[Commit], results: list[Result], lr: float, clip_norm: float | None
     ) -> tuple[int, float, int, int]:
         """What the servers know apart becomes one decision, the same on every worker."""
-        total = 0.0
-        for result in results:
-            for square in result.squares:
-                total += square
+        total = added(square for result in results for square in result.squares)
         norm, scale = clip(total, clip_norm, self._layout.kind)
         if any(result.status == REDO for result in results):
             status = REDO
@@ -309,8 +306,8 @@ class Client:
     def _checked(self, start: int, values: Tensor) -> None:
         if values.ndim != 1 or values.dtype != self._layout.kind or values.device.type != "cpu":
             raise ValueError(f"a flat {self._layout.dtype} tensor on the CPU is wanted")
-        if not values.is_contiguous() or not 0 <= start <= start + len(values) <= self._layout.size:
-            raise ValueError(f"values {start} to {start + len(values)} of {self._layout.size}")
+        if not values.is_contiguous() or not 0 <= start <= start + len(values) <= self._size:
+            raise ValueError(f"values {start} to {start + len(values)} of {self._size}")
 
 
 def _part(state: dict[str, Tensor], layout: Layout, low: int, high: int) -> dict[str, Tensor]:

@@ -1,17 +1,14 @@
-"""Link: a worker's connection to one server. Everything on it happens in order, on a thread of its own."""
+"""Link: a worker's connection to one server, on which one thing happens after another."""
 
 from __future__ import annotations
 
 import os
-import queue
 import secrets
 import struct
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import safetensors.torch
@@ -24,6 +21,7 @@ from shoal.kvstore.shm import Shared
 from shoal.kvstore.table import Plan
 from shoal.kvstore.talk import Apply, Commit, Hello, Result, Share, Welcome
 from shoal.kvstore.tls import Cover
+from shoal.kvstore.turns import Turns
 from shoal.kvstore.wire import SMALL, Flag, Header, Op, Wire, WireError, raw
 from shoal.launch.handshake import HandshakeError, connect
 
@@ -50,7 +48,7 @@ class Pushed:
     payload: torch.Tensor | None
 
 
-class Link:
+class Link(Turns):
     """To server `number` of `num_servers` at `address` (host:port)."""
 
     def __init__(
@@ -66,6 +64,7 @@ class Link:
         tell: Callable[[str], None],
         cover: Cover,
     ) -> None:
+        super().__init__(f"server {number}")
         self._cover = cover
         self.number, self.address = number, address
         self.asynchronous = False
@@ -87,14 +86,9 @@ class Link:
         self._sent_before = 0
         self._boot = b""
         self._interrupted = False
-        self._failed: BaseException | None = None
         self._pushed: dict[int, list[Pushed]] = {}
         self._shares: dict[int, tuple[int, Shared, int, Plan]] = {}
         self._number = int.from_bytes(secrets.token_bytes(4), "little")
-        self._queue: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._turn, self._counting, self._left = threading.Lock(), threading.Lock(), 0
-        self._thread = threading.Thread(target=self._run, name=f"server {number}", daemon=True)
-        self._thread.start()
 
     @property
     def name(self) -> str:
@@ -104,65 +98,8 @@ class Link:
     def bytes_sent(self) -> int:
         return self._sent_before + (self._wire.bytes_sent if self._wire else 0)
 
-    def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
-        """Does it after all that was submitted before, on the link's thread."""
-        future: Future[T] = Future()
-        with self._counting:
-            self._left += 1
-        self._queue.put((future, lambda: work(*args)))
-        return future
-
-    def do(self, work: Callable[..., T], *args: Any) -> T:
-        """The same, waited for; on this thread if nothing is under way: to wake another takes as long as a message."""
-        if not self._idle():
-            return self.submit(work, *args).result()
-        try:
-            return work(*args)
-        finally:
-            self._turn.release()
-
-    def soon(self, work: Callable[..., Any], *args: Any, here: bool = False) -> None:
-        """Does it in turn, waited for by nobody: what goes wrong is raised by the next question.
-
-        here: on this thread, if nothing is under way."""
-
-        def guarded() -> None:
-            try:
-                work(*args)
-            except BaseException as error:
-                self._failed = self._failed or error
-
-        if not here or not self._idle():
-            self.submit(guarded)
-            return
-        try:
-            guarded()
-        finally:
-            self._turn.release()
-
-    def _idle(self) -> bool:
-        """Whether it is this thread's turn, which ends by releasing it."""
-        return not self._left and self._turn.acquire(blocking=False)
-
-    def _run(self) -> None:
-        while (task := self._queue.get()) is not None:
-            future, work = task
-            result, failed = None, None
-            with self._turn:
-                try:
-                    result = work()
-                except BaseException as error:
-                    failed = error
-            with self._counting:
-                self._left -= 1
-            if failed is None:
-                future.set_result(result)
-            else:
-                future.set_exception(failed)
-
     def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join(6.0)
+        super().close()
         if self._wire is not None:
             self._wire.close()
 
@@ -246,9 +183,7 @@ class Link:
 
     def _ask(self, request: Callable[[Wire], T]) -> T:
         """A question and its answer, asked again when the server went away meanwhile."""
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
+        self.check()
         until = time.monotonic() + self._limits.return_s
         while True:
             try:
@@ -405,7 +340,7 @@ class Link:
             answer = self._answer_on(wire)
             if Flag.SHARED in answer.flags:
                 assert spare is not None
-                into.copy_(spare if self.asynchronous else self.shared[table][start : start + len(into)])
+                shm.copy(into, spare if self.asynchronous else self.shared[table][start : start + len(into)])
             else:
                 wire.receive_into(answer, raw(into))
             return answer.count
@@ -418,7 +353,7 @@ class Link:
     def read(self, table: int, into: torch.Tensor) -> int:
         """As a pull of all of a shared table's values, after a commit in sync mode: until this worker's next one nobody
         changes them, and nobody need be asked."""
-        into.copy_(self.shared[table])
+        shm.copy(into, self.shared[table])
         return self.version
 
     def side(self, values: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ from shoal.kvstore.positions import Positions
 from shoal.kvstore.rounds import GaveUp, Member, Rounds
 from shoal.kvstore.session import Session
 from shoal.kvstore.shm import Shared
-from shoal.kvstore.table import Plan, Table, clip
+from shoal.kvstore.table import Plan, Table, added, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, PREPARED, REDO, Commit, Hello, Result
 from shoal.kvstore.tls import Cover
 from shoal.launch.handshake import Door
@@ -211,8 +211,8 @@ class Server:
         if prepare:
             table.prepare(step, total)
             status = PREPARED if finite else DROPPED
-            return Result(status, asked, generation, table.version, 0, 0.0, live, tuple(squares.tolist()))
-        norm, scale = clip(_added(squares), first.clip_norm, table.values.dtype)
+            return Result(status, asked, generation, table.version, 0, 0.0, live, tuple(squares))
+        norm, scale = clip(added(squares), first.clip_norm, table.values.dtype)
         finite = finite and norm < float("inf")
         if finite:
             table.apply(total, first.lr, scale)
@@ -296,11 +296,3 @@ def _shared_copy(values: torch.Tensor, token: bytes) -> tuple[torch.Tensor, Shar
     held = shared.tensor(values.dtype)
     held.copy_(values)
     return held, shared
-
-
-def _added(squares: torch.Tensor) -> float:
-    """One after another, so that a cut over several servers adds up to the same."""
-    total = 0.0
-    for square in squares.tolist():
-        total += square
-    return total

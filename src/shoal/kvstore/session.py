@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -18,7 +19,7 @@ from shoal.base.errors import UsageError
 from shoal.kvstore import shm
 from shoal.kvstore.rounds import FellBehind, GaveUp, Meeting, Member
 from shoal.kvstore.shm import Shared
-from shoal.kvstore.table import Life, Plan, Table, clip
+from shoal.kvstore.table import Life, Plan, Table, added, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, PREPARED, REDO, Apply, Commit, Hello, Result, Share, Welcome
 from shoal.kvstore.wire import Flag, Header, Op, Wire, WireError, raw
 
@@ -314,10 +315,10 @@ class Session:
         total = table.total([rank])
         squares = table.squares(total)
         if prepare:
-            finite = commit.finite and bool(torch.isfinite(squares).all()) and self._counts(commit)
+            finite = commit.finite and all(map(math.isfinite, squares)) and self._counts(commit)
             table.prepared[rank] = total, commit, header.step
             return self._result(PREPARED if finite else DROPPED, commit.ask, table, squares)
-        norm, scale = clip(float(squares.sum()), commit.clip_norm, table.values.dtype)
+        norm, scale = clip(added(squares), commit.clip_norm, table.values.dtype)
         if commit.finite and norm < float("inf"):
             counts = partial(self._counts, commit)
             staleness = table.apply_alone(self._life, header.step, total, commit, scale, counts)
@@ -329,8 +330,8 @@ class Session:
         status = DROPPED if staleness is None else APPLIED
         return Result(status, commit.ask, 0, table.version, staleness or 0, norm, (), ())
 
-    def _result(self, status: int, asked: int, table: Table, squares: torch.Tensor) -> Result:
-        return Result(status, asked, 0, table.version, 0, 0.0, (), tuple(squares.tolist()))
+    def _result(self, status: int, asked: int, table: Table, squares: list[float]) -> Result:
+        return Result(status, asked, 0, table.version, 0, 0.0, (), tuple(squares))
 
     def _apply(self, header: Header) -> None:
         table = self._table(header)
@@ -363,7 +364,7 @@ class Session:
                 self._answer(Header(Op.OK, count=table.version), raw(table.values[where]))
             return
         with table.lock:  # a copy in what held the push, which is used up by now
-            stage.flat[where].copy_(table.values[where])
+            shm.copy(stage.flat[where], table.values[where])
             version = table.version
         if Flag.SHARED in header.flags and stage.shared is not None:
             self._answer(Header(Op.OK, Flag.SHARED, count=version))

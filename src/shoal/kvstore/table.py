@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -206,17 +209,17 @@ class Table:
         summed = tree.take()
         return torch.zeros_like(self.values) if summed is None else summed
 
-    def squares(self, total: torch.Tensor) -> torch.Tensor:
-        """float64: the squared norm, tensor by tensor where they lie whole (so that it adds up to the same bits however
-        many servers there are)."""
+    def squares(self, total: torch.Tensor) -> list[float]:
+        """The squared norm, tensor by tensor in float64 where they lie whole (so that it adds up to the same bits
+        however many servers there are)."""
         if not self.plan.layout.whole:
             known, self._squared = self._squared, None
-            return torch.tensor([_squared(total) if known is None else known], dtype=torch.float64)
+            return [_squared(total) if known is None else known]
         parts = []
         for number in self.tensors:
             start = self.plan.layout.starts[number] - self.plan.low
             parts.append(total[start : start + self.plan.layout.sizes[number]].double().square().sum())
-        return torch.stack(parts) if parts else torch.zeros(0, dtype=torch.float64)
+        return torch.stack(parts).tolist() if parts else []
 
     @property
     def num_squares(self) -> int:
@@ -310,19 +313,28 @@ class Table:
 def _squared(total: torch.Tensor, more: torch.Tensor | None = None) -> float:
     """The squared norm of `total`, after `more` was added to it if there is any: one walk through the cache."""
     found = 0.0
-    for low in range(0, len(total), _BLOCK):
-        block = total[low : low + _BLOCK]
-        if more is not None:
-            block.add_(more[low : low + _BLOCK])
-        found += float(torch.dot(block, block))
+    others = itertools.repeat(None) if more is None else more.split(_BLOCK)
+    for block, other in zip(total.split(_BLOCK), others, strict=False):
+        if other is not None:
+            block.add_(other)
+        found += torch.dot(block, block).item()
     return found
+
+
+def added(squares: Iterable[float]) -> float:
+    """One after another, so that a cut over several servers adds up to the same; `sum` rounds otherwise."""
+    total = 0.0
+    for square in squares:
+        total += square
+    return total
 
 
 def clip(squares: float, clip_norm: float | None, kind: torch.dtype) -> tuple[float, float]:
     """(norm, what to multiply the gradient with), in the gradient's own precision."""
-    norm = torch.tensor(squares, dtype=torch.float64).sqrt().to(kind)
+    root = math.sqrt(squares)
     if clip_norm is None:
-        return norm.item(), 1.0
+        return ctypes.c_float(root).value if kind == torch.float32 else root, 1.0
+    norm = torch.tensor(root, dtype=torch.float64).to(kind)
     return norm.item(), (clip_norm / (norm + 1e-6)).clamp(max=1.0).item()
 
 

@@ -136,6 +136,8 @@ class Updater:
             first = {key: value for key, value in groups[0].items() if key in taken and key != "params"}
             try:
                 self.optimizer = kind(groups, **first)  # type: ignore[call-arg]
+                # Without torch's hooks and profiler marks around it, which take as long as a small step.
+                self._step = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
             except (TypeError, ValueError, RuntimeError) as error:
                 raise UsageError(f"optimizer {name}: {error}") from None
 
@@ -154,7 +156,7 @@ class Updater:
         if lr is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group.get("lr_scale", 1.0)
-        self.optimizer.step()
+        self._step(self.optimizer)
 
     def state(self) -> dict[str, torch.Tensor]:
         """By `NUMBER.KEY` for what belongs to a whole tensor, `NUMBER.KEY.START` for a piece of it in memory order."""
