@@ -54,7 +54,7 @@ def augments(draw) -> tuple[Augment, int, int]:
         crop=draw(st.none() | st.integers(1, min(height, width))),
         mirror=draw(st.sampled_from([False, True, "alternate"])),
     )
-    assert augment.fault(height, width) is None
+    assert augment.fault(3, height, width) is None
     return augment, height, width
 
 
@@ -138,4 +138,4 @@ def test_validation_takes_the_centre(crop, rows, columns):
     ],
 )
 def test_faults(augment, told):
-    assert augment.fault(8, 10) == told
+    assert augment.fault(3, 8, 10) == told

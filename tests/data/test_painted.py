@@ -73,6 +73,6 @@ def test_the_global_generators_are_left_alone():
 
 def test_colours_of_three_channels_need_three():
     augment = Augment(colour=Colour(pca=0.1))
-    assert augment.fault(8, 8, channels=3) is None
+    assert augment.fault(3, 8, 8) is None
     told = "colour.pca is of red, green and blue, and these images have 1 channel"
-    assert augment.fault(8, 8, channels=1) == told
+    assert augment.fault(1, 8, 8) == told

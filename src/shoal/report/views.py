@@ -19,7 +19,7 @@ def views(source: Source, images: int, seed: int) -> bytes:
     UsageError: images that its augmentation does not fit. SourceError: images that cannot be read.
     """
     data = source.open("train")
-    if misfit := source.augment.fault(*data.shape[1:]):
+    if misfit := source.augment.fault(*data.shape):
         raise UsageError(f"data.augment: {misfit}")
     chosen = order(len(data.labels), seed, 0)[:images]
     pictures = Pictures(data, source.augment)

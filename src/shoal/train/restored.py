@@ -109,7 +109,7 @@ class Restored:
         val, shape = source.open("val"), self.manifest["shape"]
         if not len(val.labels):
             raise UsageError(f"data: {source.name} has no val images")
-        if misfit := source.augment.fault(*val.shape[1:], channels=val.shape[0]):
+        if misfit := source.augment.fault(*val.shape):
             raise UsageError(f"data.augment: {misfit}")
         here, there = ((held[0], *source.augment.seen(*held[1:])) for held in (val.shape, shape))
         if here != there:

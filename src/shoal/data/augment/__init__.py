@@ -185,8 +185,8 @@ class Augment(Options, frozen=True, kw_only=True):
         top, left = (images.shape[2] - height) // 2, (images.shape[3] - width) // 2
         return images[:, :, top : top + height, left : left + width]
 
-    def fault(self, height: int, width: int, *, channels: int = 3) -> str | None:
-        """Why images of this size (0 x 0: of several) cannot be augmented so, or None."""
+    def fault(self, channels: int, height: int, width: int) -> str | None:
+        """Why images of this shape (0 x 0: of several sizes) cannot be augmented so, or None."""
         if self.colour and channels != 3 and (key := self.colour.of_three_channels):
             return f"colour.{key} is of red, green and blue, and these images have {channels} channel"
         if self.size:
