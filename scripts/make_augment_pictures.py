@@ -74,7 +74,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name, augment in PICTURES.items():
         path = TARGET / f"augment-{name}.png"
-        strip(augment).quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+        strip(augment).save(path, optimize=True)
         print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 
