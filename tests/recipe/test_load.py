@@ -149,6 +149,12 @@ def test_all_faults_come_at_once_with_their_places():
     ]
 
 
+def test_a_part_below_a_group_may_be_named_and_changed_on_one_command_line():
+    words = ["data=synthetic", "data.augment.policy=randaugment", "data.augment.policy.magnitude=5"]
+    policy = loaded(*words).recipe.data.augment.policy
+    assert (policy.name, policy.magnitude) == ("randaugment", 5)
+
+
 def test_missing_keys_say_what_is_needed():
     missing = faults(text="{}")
     assert missing[0] == f"my.yaml: data: missing; a source ({SOURCES}) is needed"

@@ -112,7 +112,7 @@ def _override(raw: dict, text: str, where: dict, faults: list[Fault], notes: lis
     group: Any = raw
     for depth, step in enumerate(at[:-1], 1):
         held = group.get(step)
-        if isinstance(held, str) and depth == 1 and _named(step):  # the short form `optim: sgd`
+        if isinstance(held, str) and (depth > 1 or _named(step)):  # the short form `optim: sgd`; below, build() judges
             held = _group_of(held)
         if held is not None and not isinstance(held, dict):
             faults.append(Fault(at, f"{'.'.join(at[:depth])} is {shown(held)}, not a group of keys"))
