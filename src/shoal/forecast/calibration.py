@@ -11,6 +11,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Where the figures come from, in words."""
     device: str = "cpu"
+    """cpu: nothing is computed while bytes are moved. cuda, or unknown: the exchange goes on beside."""
     images_per_epoch: int
     val_images: int = 0
 
@@ -22,6 +23,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     gradients: list[tuple[int, float]] = []
     """(bytes, when known) of each parameter's gradient as the backward pass makes them; when: share of the shard's
     time. Empty: all at the end."""
+    blocks: int = 1
+    """Pieces of the model that fsdp gathers one after another."""
     activation_bytes: float = 0.0
     """Of one image between two stages of a pipeline, at a typical place."""
 

@@ -14,6 +14,7 @@ import torch
 from shoal.base.errors import ShoalError
 from shoal.forecast.calibration import Calibration
 from shoal.recipe.recipe import Recipe
+from shoal.strategies.divided.units import units
 from shoal.train.setup import Data, make_model, open_data
 
 
@@ -58,6 +59,7 @@ def _counted(recipe: Recipe, model: torch.nn.Module) -> Calibration:
         images_per_epoch=0,
         parameters=numbers,
         gradient_bytes=numbers * wide,
+        blocks=len(units(model)) + 1,
         side_bytes=8 * sum(buffer.numel() for buffer in model.buffers()),
         image_s=0.0,
     )
