@@ -116,14 +116,17 @@ def test_a_pipeline_has_its_bubble(way: str, workers: int, shards: str, share: f
 
 
 def test_a_pipeline_by_hand() -> None:
-    """4 workers are 2 pipelines of 2 stages, with 2 shards of 32 images each."""
-    step = reckon(4, "pipeline:stages=2", activation_bytes=65_536, jitter=0.0).step
-    work = 33e-3 / 2
+    """4 workers are 2 pipelines of 2 stages, with 2 shards of 32 images each, cut where the slower has 0.6 of it."""
+    layers = [(0.3, 9e9), (0.3, 65_536.0), (0.2, 9e9), (0.2, 0.0)]
+    step = reckon(4, "pipeline:stages=2", layers=layers, jitter=0.0).step
+    work = 0.6 * 33e-3
     moves = 5e-5 + 5e-5 + 65_536 * 32 * 8e-9
     summed = 2 * (5e-5 + 5e-5) + 156_000 * 8e-9  # half the gradients over two pipelines
     assert step.compute == pytest.approx(2 * work + 1e-3)
-    assert step.exchange == pytest.approx(work + 3 * (2 * moves - work) + summed)
+    assert step.exchange == pytest.approx(33e-3 - work + 3 * max(0, 2 * moves - work) + summed)
     assert step.waiting == 0
+    three = calibration(layers=layers).stages(3)
+    assert three == (pytest.approx(0.4), 9e9) and calibration(layers=layers).stages(5) == (0.2, 0.0)
 
 
 def test_what_training_would_refuse_of_a_pipeline() -> None:

@@ -190,18 +190,20 @@ class Way:
         return step
 
     def _in_stages(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
-        """Shards follow each other through equal stages: (shards + stages - 1) slots, of which stages - 1 are the
-        bubble. Then each stage's gradients are added over the pipelines."""
+        """The first shard passes all stages, there and back; every other ends when the slowest has done it, too. Then
+        each stage's gradients are added over the pipelines."""
         stages, pipelines = cut.stages, cut.workers
-        work = calibration.shard(cut.shard_images) / stages
+        shard = calibration.shard(cut.shard_images)
+        slowest, wide = calibration.stages(stages)
+        work = slowest * shard
         # Activations go on and their gradients come back in every slot, both ways of a port at once.
         moves = 0.0
         if stages > 1:
             moves = network.latency_s + calibration.hop_s
-            moves += calibration.activation_bytes * cut.shard_images * max(network.byte_s, calibration.sum_byte_s)
+            moves += wide * cut.shard_images * max(network.byte_s, calibration.sum_byte_s)
         compute = cut.shards * work + calibration.update_s / stages
         step = Step(compute=compute)
-        bubble = (stages - 1) * work
+        bubble = shard - work
         late = max(0.0, 2 * moves - work) * (cut.shards + stages - 1)
         part = calibration.gradient_bytes / stages
         summed = allreduce.all_reduce_s(part, pipelines, calibration, network, self.algorithm)
