@@ -23,11 +23,21 @@ from shoal.models import Model, create
 
 GOAL = 1e-5
 """Largest difference of a logit, in parts of the largest logit: float32's rounding through some twenty layers."""
-NETS = {"example": "cifar-preresnet14", "gluon-blocks": "resnet18", "gluon-prefixes": "resnet18"}
+NETS = {
+    "example-8": "cifar-preresnet8",
+    "example-29": "cifar-preresnet29-bottleneck",
+    **{f"example-{depth}-v{version}": f"mxnet-resnet{depth}-v{version}" for depth in (18, 50) for version in (1, 2)},
+    **{f"resnet18_v1-{way}": "resnet18" for way in ("blocks", "prefixes")},
+    **{
+        f"resnet{net.replace('-', '_')}-{way}": f"gluon-resnet{net}"
+        for net in ("50-v1", "18-v2", "34-v2", "50-v2")
+        for way in ("blocks", "prefixes")
+    },
+}
 
 
 def difference(folder: Path, name: str, model: str) -> float:
-    convert(folder / f"{name}.params", folder / f"{name}.safetensors", None)
+    convert(folder / f"{name}.params", folder / f"{name}.safetensors", model)
     held = np.load(folder / f"{name}.npz")
     wanted = Model(name=model, pretrained=str(folder / f"{name}.safetensors"))
     net = create(wanted, classes=held["outputs"].shape[1], channels=3, seed=0).module.eval()

@@ -28,10 +28,12 @@ def calibration(**known: Any) -> Calibration:
     return Calibration(**{**held, **known})
 
 
-def reckon(workers: int, way: str = "ddp", network: Network = GIGABIT, *, weak: bool = False, **known: Any) -> Size:
+def reckon(
+    workers: int, way: str = "ddp", network: Network = GIGABIT, *, weak: bool = False, shards: str = "4", **known: Any
+) -> Size:
     chosen = Way.reckoned(way, "ring")
     overrides = [] if chosen else [f"strategy={way}"]
-    recipe = load("cifar10-resnet8", overrides).recipe
+    recipe = load("cifar10-resnet8", [*overrides, f"shards={shards}"]).recipe
     return forecast(
         recipe, chosen or Way.of_recipe(recipe.strategy, "ring"), workers, calibration(**known), network, weak=weak
     )
@@ -47,7 +49,7 @@ def test_one_worker_by_hand() -> None:
     assert size.machine_hours == size.hours
 
 
-@pytest.mark.parametrize("way", ["ddp", "ps", "ps:mode=async", "local_sgd:every=8", "ddp:deterministic=true"])
+@pytest.mark.parametrize("way", ["ddp", "ps", "ps:mode=async", "local_sgd:every=8", "ddp:deterministic=true", "fsdp"])
 def test_parts_add_up_and_the_interval_holds_the_figure(way: str) -> None:
     for workers in (2, 4):
         size = reckon(workers, way)
@@ -93,11 +95,65 @@ def test_a_slow_worker_hurts_synchronous_training_more() -> None:
     assert lost["ddp"] < 0.3 < 0.7 < lost["ps:mode=async"]
 
 
-def test_a_pipeline_has_its_bubble() -> None:
-    size = reckon(4, "pipeline:stages=4,micro=8", Network(byte_s=0.0), jitter=0.0, hop_s=0.0, shard_s=0.0, update_s=0.0)
-    assert size.step.compute / (size.step.total - size.step.pauses) == pytest.approx(8 / 11)
-    with pytest.raises(UsageError, match="6 workers are no whole number of pipelines"):
-        reckon(6, "pipeline:stages=4", weak=True)
+FREE: dict[str, Any] = {
+    "network": Network(byte_s=0.0), "jitter": 0.0, "hop_s": 0.0, "shard_s": 0.0, "update_s": 0.0, "sum_byte_s": 0.0,
+}  # fmt: skip
+"""Nothing costs time but computing, image by image."""
+
+
+@pytest.mark.parametrize(
+    ("way", "workers", "shards", "share"),
+    [
+        ("pipeline", 4, "8", 8 / 11),  # the recipe's shards are the micro-batches
+        ("pipeline:stages=4", 4, "auto", 16 / 19),
+        ("pipeline:stages=4,microbatches=3", 4, "auto", 3 / 6),
+        ("pipeline:stages=2", 4, "8", 4 / 5),  # two pipelines with four shards each
+    ],
+)
+def test_a_pipeline_has_its_bubble(way: str, workers: int, shards: str, share: float) -> None:
+    step = reckon(workers, way, shards=shards, **FREE).step
+    assert step.compute / (step.total - step.pauses) == pytest.approx(share)
+
+
+def test_a_pipeline_by_hand() -> None:
+    """4 workers are 2 pipelines of 2 stages, with 2 shards of 32 images each, cut where the slower has 0.6 of it."""
+    layers = [(0.3, 9e9), (0.3, 65_536.0), (0.2, 9e9), (0.2, 0.0)]
+    step = reckon(4, "pipeline:stages=2", layers=layers, jitter=0.0).step
+    work = 0.6 * 33e-3
+    moves = 5e-5 + 5e-5 + 65_536 * 32 * 8e-9
+    summed = 2 * (5e-5 + 5e-5) + 156_000 * 8e-9  # half the gradients over two pipelines
+    assert step.compute == pytest.approx(2 * work + 1e-3)
+    assert step.exchange == pytest.approx(33e-3 - work + 3 * max(0, 2 * moves - work) + summed)
+    assert step.waiting == 0
+    three = calibration(layers=layers).stages(3)
+    assert three == (pytest.approx(0.4), 9e9) and calibration(layers=layers).stages(5) == (0.2, 0.0)
+
+
+def test_what_training_would_refuse_of_a_pipeline() -> None:
+    for words, told in (
+        ({"workers": 6, "weak": True}, "6 workers are no whole number of pipelines"),
+        ({"workers": 8, "shards": "1"}, "8 workers are 2 pipelines of 4 stages, and a batch has 1 shard"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            reckon(way="pipeline:stages=4", **words)
+    with pytest.raises(UsageError, match="say microbatches=4, or shards=8"):
+        reckon(4, "pipeline:stages=4,microbatches=8")
+
+
+def test_fsdp_by_hand() -> None:
+    """A pass gathers twice and adds once, in 3 blocks, each over 3 messages of a quarter of it."""
+    moved = 3 * (3 * 3 * (5e-5 + 5e-5) + 3 / 4 * 312_000 * 8e-9)
+    side = 6 * (5e-5 + 5e-5) + 2 * 3 / 4 * 4_000 * 8e-9
+    for shards, passes in (("4", 1), ("8", 2), ("9", 3)):  # 9: one worker has three, and the others wait for it
+        size = reckon(4, "fsdp", shards=shards, blocks=3)
+        assert size.step.exchange == pytest.approx(passes * moved + side)
+        assert size.step.compute == pytest.approx(passes * (1e-3 + 128 / int(shards) * 1e-3) + 2e-3)
+    hidden = reckon(4, "fsdp", blocks=3, device="cuda").step.exchange
+    assert hidden == pytest.approx(moved / 9 + side)  # only the first block's gathering
+    slow = reckon(4, "fsdp", Network(byte_s=1e-6, latency_s=5e-5), blocks=3, device="cuda").step.exchange
+    moved, side = 3 * (9 * 1e-4 + 3 / 4 * 0.312), 6e-4 + 2 * 3 / 4 * 4e-3
+    assert slow == pytest.approx(moved - 33e-3 + side)
+    assert reckon(1, "fsdp").step.exchange == 0
 
 
 def test_without_the_number_of_images_there_are_no_hours() -> None:
@@ -110,8 +166,9 @@ def test_without_the_number_of_images_there_are_no_hours() -> None:
     ("strategies", "told"),
     [
         ("local_sgd:evry=3", "no option 'evry'; did you mean 'every'?"),
-        ("pipeline:stages=0", "stages must be a whole number from 1 on"),
-        ("pipeline:micro=many", "micro must be a whole number"),
+        ("local_sgd:every=0", "every must be a whole number from 1 on"),
+        ("pipeline:stages=0", "strategy.stages"),
+        ("pipeline:micro=8", "strategy.micro"),
         ("ddp,,ps", "a name is missing"),
         ("fsdb", "fsdb"),
         ("single", "strategy single has one worker, not 2; add --strategies ddp"),
@@ -124,8 +181,8 @@ def test_strategies_that_cannot_be(strategies: str, told: str) -> None:
 
 
 def test_strategies_with_options_are_split_where_names_begin() -> None:
-    ways = [way.text for _, way in asked("ps:mode=async,on_dead=stop,ddp,pipeline:stages=2,micro=4").recipes]
-    assert ways == ["ps:mode=async", "ddp", "pipeline:stages=2,micro=4"]
+    ways = [way.text for _, way in asked("ps:mode=async,on_dead=stop,ddp,pipeline:stages=2,microbatches=4").recipes]
+    assert ways == ["ps:mode=async", "ddp", "pipeline:stages=2,microbatches=4"]
 
 
 def asked(strategies: str) -> Question:

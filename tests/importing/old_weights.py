@@ -48,27 +48,67 @@ def as_mxnet(name: str, names: list[str]) -> dict[str, np.ndarray]:
     return {mapping[key]: tensor.numpy() for key, tensor in state.items() if key in mapping}
 
 
+NORM = ("gamma", "beta", "moving_mean", "moving_var")
+GLUON = {
+    1: {"conv1": "body.0", "bn1": "body.1", "conv2": "body.3", "bn2": "body.4", "conv3": "body.6", "bn3": "body.7",
+        "sc": "downsample.0", "sc_bn": "downsample.1"},
+    2: {**{part: part for part in ("bn1", "conv1", "bn2", "conv2", "bn3", "conv3")}, "sc": "downsample"},
+}  # fmt: skip
+
+
+class OldNet:
+    """How one of MXNet's ResNets calls its modules. Three stages: of the example, for small images."""
+
+    def __init__(self, units: tuple[int, ...], version: int = 2, *, deep: bool = False, gluon: bool = False) -> None:
+        self.units, self.version, self.deep, self.gluon = units, version, deep, gluon
+        self.large = len(units) == 4
+
+    def unit(self, stage: int, unit: int, part: str) -> str:
+        """stage, unit: from 1 on. part: bn1, conv1 …, sc (of the shortcut) and sc_bn."""
+        if self.gluon:
+            return f"features.{stage + self.version + 2}.{unit - 1}.{GLUON[self.version][part]}"
+        part = {"sc": "conv1sc", "sc_bn": "sc"}.get(part, part) if self.version == 1 else part
+        return f"stage{stage}_unit{unit}_{part}"
+
+    def outer(self, part: str) -> str:
+        """part: bn_data, conv0, bn0, bn1, fc1."""
+        if not self.gluon:
+            return part
+        first = ["bn_data", "conv0", "bn0"][2 - self.version :]
+        return {"fc1": "output", "bn1": "features.9"}.get(part) or f"features.{first.index(part)}"
+
+    def projects(self, stage: int, unit: int) -> bool:
+        return unit == 1 and (not self.gluon or self.deep or stage > 1)
+
+    def of(self, module: str, last: str) -> str:
+        if self.gluon:
+            return f"{module}.{last.replace('moving', 'running')}"
+        return f"{module}_{last}"
+
+    def names(self) -> list[str]:
+        """Of all arrays."""
+        norms, convs = ["bn0"] if self.large else [], ["conv0"]
+        norms += ["bn_data", "bn1"] if self.version == 2 else []
+        norms, convs = [self.outer(part) for part in norms], [self.outer(part) for part in convs]
+        biased = []
+        for stage, count in enumerate(self.units, 1):
+            for unit in range(1, count + 1):
+                for number in range(1, 4 if self.deep else 3):
+                    norms.append(self.unit(stage, unit, f"bn{number}"))
+                    convs.append(self.unit(stage, unit, f"conv{number}"))
+                    if self.gluon and self.version == 1 and self.deep and number != 2:
+                        biased.append(convs[-1])
+                if self.projects(stage, unit):
+                    convs.append(self.unit(stage, unit, "sc"))
+                    norms += [self.unit(stage, unit, "sc_bn")] if self.version == 1 else []
+        head = self.outer("fc1")
+        return [
+            *(self.of(norm, last) for norm in norms for last in NORM),
+            *(self.of(conv, "weight") for conv in (*convs, head)),
+            *(self.of(conv, "bias") for conv in (*biased, head)),
+        ]
+
+
 def example_names(units: int, deep: bool = False) -> list[str]:
     """The arrays of symbols/resnet.py with three stages of `units`."""
-    norms = ["bn_data", "bn1"]
-    names = ["conv0_weight", "fc1_weight", "fc1_bias"]
-    for stage in (1, 2, 3):
-        for unit in range(1, units + 1):
-            at = f"stage{stage}_unit{unit}"
-            norms += [f"{at}_bn{number}" for number in (1, 2, *((3,) if deep else ()))]
-            names += [f"{at}_conv{number}_weight" for number in (1, 2, *((3,) if deep else ()))]
-            names += [f"{at}_sc_weight"] if unit == 1 else []
-    return names + [f"{norm}_{part}" for norm in norms for part in ("gamma", "beta", "moving_mean", "moving_var")]
-
-
-def gluon_names(blocks: tuple[int, ...]) -> list[str]:
-    norms, names = ["features.1"], ["features.0.weight", "output.weight", "output.bias"]
-    for stage, count in enumerate(blocks):
-        for block in range(count):
-            at = f"features.{stage + 4}.{block}"
-            names += [f"{at}.body.0.weight", f"{at}.body.3.weight"]
-            norms += [f"{at}.body.1", f"{at}.body.4"]
-            if stage and not block:
-                names.append(f"{at}.downsample.0.weight")
-                norms.append(f"{at}.downsample.1")
-    return names + [f"{norm}.{part}" for norm in norms for part in ("gamma", "beta", "running_mean", "running_var")]
+    return OldNet((units,) * 3, deep=deep).names()

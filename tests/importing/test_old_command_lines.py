@@ -40,7 +40,7 @@ TUTORIALS = {
     "python train_imagenet.py --benchmark 1 --gpus 0 --network inception-v3 --batch-size 64 --image-shape 3,299,299 "
     "--num-epochs 1 --kv-store device": {"model.name": "inception_v3", "data.name": "synthetic", "data.size": 299},
     "python train_imagenet.py --network resnet --num-layers 152 --data-train T.rec --data-val V.rec --dtype float16": {
-        "model.name": "resnetv2_152",
+        "model.name": "mxnet-resnet152-v2",
         "data.name": "recordio",
         "data.val": "V.rec",
         "precision.name": "O2",

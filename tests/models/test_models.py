@@ -40,6 +40,8 @@ def count(module):
         ("cifar-preresnet29-bottleneck", 1, 28, 311_932),
         ("cifar-whitenet24", 3, 32, 163_450),
         ("cifar-whitenet8", 1, 16, 18_522),
+        ("mxnet-resnet18-v1", 1, 32, 11_179_594),  # torchvision's, and a projection in the first stage
+        ("gluon-resnet18-v2", 3, 40, 11_179_984),
         ("test_vit", 3, 160, 306_890),
         ("alexnet", 1, 63, 57_029_322),
         ("googlenet", 3, 32, 5_610_154),
@@ -160,7 +162,7 @@ def test_drop_and_drop_path():
 def test_drop_path_keeps_the_mean():
     import torch
 
-    from shoal.models.cifar_resnet import DropPath
+    from shoal.models.residual import DropPath
 
     torch.manual_seed(0)
     out = DropPath(0.25)(torch.ones(10_000, 1, 1, 1))

@@ -13,8 +13,9 @@ from shoal import models
 from shoal.base.errors import UsageError
 from shoal.models import Model
 from shoal.strategies.divided.anatomy import Anatomy, Boundary, Call
+from shoal.strategies.divided.balance import balanced
 from shoal.strategies.divided.carving import run
-from shoal.strategies.divided.cutting import Cuts, _balanced, cut
+from shoal.strategies.divided.cutting import Cuts, _pieces, _weighty, cut
 
 
 def cut_of(model: nn.Module, stages: int, inputs: torch.Tensor) -> Cuts:
@@ -85,6 +86,7 @@ def test_the_slowest_stage_is_as_fast_as_can_be():
     boundaries = [Boundary(str(number), (1,), torch.float32, False, float(number)) for number in range(1, 6)]
     anatomy = Anatomy(calls, boundaries, rest_s=5.0)
     # Pieces of 1, 2, 3, 4, 5 and 5 seconds.
-    assert _balanced(model, anatomy, 2) == [3]  # 10 and 10
-    assert _balanced(model, anatomy, 3) in ([2, 3], [2, 4])  # at most 9
-    assert _balanced(model, anatomy, 7) is None
+    row = _pieces(anatomy), _weighty(model, anatomy)
+    assert balanced(row[0], 2, row[1]) == [3]  # 10 and 10
+    assert balanced(row[0], 3, row[1]) in ([2, 3], [2, 4])  # at most 9
+    assert balanced(row[0], 7, row[1]) is None

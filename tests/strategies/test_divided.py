@@ -28,7 +28,7 @@ def test_a_layer_that_a_list_holds_is_no_unit_for_nobody_knows_how_it_is_called(
     [
         ({"stages": 2}, 3, 4, "3 workers are no whole number of pipelines of 2 stages; use 2 workers"),
         ({"stages": 4}, 2, 4, "use 4 workers"),
-        ({"stages": 1}, 8, 4, "8 workers for 4 shards"),
+        ({"stages": 1}, 8, 4, "8 workers are 8 pipelines of 1 stages, and a batch has 4 shards; use at most 4 workers"),
         ({"stages": 2, "microbatches": 4}, 2, 8, "say microbatches=8, or shards=4"),
         ({"stages": 2, "microbatches": 4}, 4, 4, "say microbatches=2, or shards=8"),
     ],

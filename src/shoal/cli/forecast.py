@@ -21,8 +21,8 @@ from shoal.base.errors import UsageError
 @click.option("--per-host", type=click.IntRange(min=1), default=1, show_default=True, metavar="K",
               help="Workers on a host.")  # fmt: skip
 @click.option("--servers", "-s", type=click.IntRange(min=1), metavar="S", help="For strategy=ps. [default: 1]")
-@click.option("--strategies", metavar="A,B", help="Ways to compare: ddp,ps,ps:mode=async, and, reckoned only, "
-              "local_sgd:every=16, pipeline:stages=4,micro=8. [default: the recipe's]")  # fmt: skip
+@click.option("--strategies", metavar="A,B", help="Ways to compare: ddp,ps,ps:mode=async,fsdp, "
+              "pipeline:stages=4,local_sgd:every=16. [default: the recipe's]")  # fmt: skip
 @click.option("--all-reduce", "algorithm", type=click.Choice(["ring", "tree"]), default="ring", show_default=True,
               help="How gradients are summed.")  # fmt: skip
 @click.option("--weak", is_flag=True, help="Every worker computes what one does in the recipe: batch x workers.")

@@ -115,8 +115,8 @@ def weights(file: Path, out: Path | None, model: str | None, force: bool) -> int
     (docs/from-paddleclas.md).
 
     \b
-    shoal import weights resnet-0090.params --model resnetv2_50 --to r50.safetensors
-    shoal train my.yaml model=resnetv2_50 model.pretrained=r50.safetensors
+    shoal import weights resnet-0090.params --to r50.safetensors
+    shoal train my.yaml model=mxnet-resnet50-v2 model.pretrained=r50.safetensors
     """
     from shoal.importing.weights import convert
 

@@ -36,6 +36,12 @@ def all_reduce_s(
     return latency + 2 * (workers - 1) / workers * nbytes * byte_s
 
 
+def scattered_s(nbytes: float, blocks: int, workers: int, calibration: Calibration, network: Network) -> float:
+    """Seconds of what a pass under fsdp exchanges: `nbytes` of parameters gathered for the forward pass and again for
+    the backward pass, and gradients added and dealt out. Each is half a ring's all-reduce, in so many blocks."""
+    return 1.5 * blocks * all_reduce_s(nbytes / blocks, workers, calibration, network)
+
+
 def gather_s(nbytes: float, workers: int, calibration: Calibration, network: Network) -> float:
     """Seconds until every worker has `nbytes` of each other one (deterministic training)."""
     if workers == 1:

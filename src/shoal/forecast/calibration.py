@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from shoal.strategies.divided.balance import balanced, sums
+
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds, sizes bytes. What was not measured is 0 and so left out of the forecast."""
@@ -11,6 +13,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Where the figures come from, in words."""
     device: str = "cpu"
+    """cpu: nothing is computed while bytes are moved. cuda, or unknown: the exchange goes on beside."""
     images_per_epoch: int
     val_images: int = 0
 
@@ -22,8 +25,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     gradients: list[tuple[int, float]] = []
     """(bytes, when known) of each parameter's gradient as the backward pass makes them; when: share of the shard's
     time. Empty: all at the end."""
-    activation_bytes: float = 0.0
-    """Of one image between two stages of a pipeline, at a typical place."""
+    blocks: int = 1
+    """Pieces of the model that fsdp gathers one after another."""
+    layers: list[tuple[float, float]] = []
+    """(share of a shard's time, bytes of one image's activations behind it) of what lies between the places where a
+    pipeline can be cut, in order. Empty: stages take equally long, at no bytes."""
 
     shard_s: float = 0.0
     """Forward and backward pass of a shard, whatever its size …"""
@@ -53,6 +59,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """One byte through a parameter server, in or out."""
     share_byte_s: float = 0.0
     """The same for a worker on the server's host, through shared memory."""
+
+    def stages(self, count: int) -> tuple[float, float]:
+        """(share of a shard's time that the slowest of so many stages takes, bytes an image at the widest cut)."""
+        shares = [share for share, _ in self.layers]
+        cuts = balanced(shares, count, [True] * len(shares)) if count <= len(shares) else None
+        if cuts is None:
+            return 1 / count, 0.0
+        return max(sums(shares, cuts)), max((self.layers[number][1] for number in cuts), default=0.0)
 
     def shard(self, images: float) -> float:
         """Seconds of one shard's forward and backward pass."""

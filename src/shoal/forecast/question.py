@@ -81,9 +81,8 @@ class Question:
         found = []
         for recipe, way in self.recipes:
             for n in (1, *self.workers) if way.name != "pipeline" else self.workers:
-                way.check(n)
-                batch, shards = cut_for(recipe, way.replicas(n), weak=self.weak)
-                found.append(max(1, round(batch / shards / way.options.get("micro", 1))))
+                batch, shards = cut_for(recipe, way, n, weak=self.weak)
+                found.append(max(1, round(batch / shards)))
         return found
 
     def by_probe(self) -> Answer:
@@ -102,7 +101,8 @@ class Question:
         notes = ["With --rate nothing was timed: input, validation, jitter and software of the exchange are left out."]
         if not size.images_per_epoch:
             notes.append("The recipe's images are not here: no hours.")
-        return self._answer(msgspec.structs.replace(size, source=source, image_s=1 / images_per_s), tuple(notes))
+        known = {"source": source, "image_s": 1 / images_per_s, "device": "unknown"}
+        return self._answer(msgspec.structs.replace(size, **known), tuple(notes))
 
     def by_study(self, folder: Path) -> Answer:
         """By measured runs: with a link, what one worker computes; without, the study's own law carried on."""
@@ -146,7 +146,7 @@ class Question:
 
     def _carried(self, recipe: Recipe, way: Way, n: int, carried: Law, rough: float, epoch: int) -> Size:
         """A size as the law has it; what it adds to one worker's time is exchange and waiting in one."""
-        batch, _ = cut_for(recipe, n, weak=self.weak)
+        batch, _ = cut_for(recipe, way, n, weak=self.weak)
         rate, (low, high) = carried.rate(n), carried.interval(n)
         whole, alone = batch / rate, batch / n / carried.one
         more = math.exp(NORMAL_80 * rough)

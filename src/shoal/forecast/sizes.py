@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from shoal.base.duration import Duration, Span
 from shoal.base.errors import UsageError
@@ -58,10 +59,8 @@ def forecast(
 
     UsageError when the recipe cannot be cut for so many workers.
     """
-    way.check(workers)
-    replicas = way.replicas(workers)
-    batch, shards = cut_for(recipe, replicas, weak=weak)
-    cut = Cut.of(batch, shards, replicas)
+    batch, shards = cut_for(recipe, way, workers, weak=weak)
+    cut = Cut.of(batch, shards, way.replicas(workers), way.stages(workers))
     network = network if way.name == "ps" else _without_servers(network)
     step = way.step(cut, calibration, network)
     span = Span(calibration.images_per_epoch, batch) if calibration.images_per_epoch else None
@@ -71,8 +70,9 @@ def forecast(
             step.waiting += _last_shards_s(recipe, span, cut, step)
     trained = step.total - step.pauses
     speed = batch / trained
-    alone_batch, alone_shards = cut_for(recipe, 1, weak=weak)
-    alone = Way("single").step(Cut.of(alone_batch, alone_shards, 1), calibration, _without_servers(network))
+    single = Way("single")
+    alone_batch, alone_shards = cut_for(recipe, single, 1, weak=weak)
+    alone = single.step(Cut.of(alone_batch, alone_shards, 1), calibration, _without_servers(network))
     half = _half_width(step, calibration)
     return Size(
         way=way.text,
@@ -89,14 +89,20 @@ def forecast(
     )
 
 
-def cut_for(recipe: Recipe, workers: int, *, weak: bool = False) -> tuple[int, int]:
-    """(batch, shards) of the whole job."""
+def cut_for(recipe: Recipe, way: Way, workers: int, *, weak: bool = False) -> tuple[int, int]:
+    """(batch, shards) of the whole job. UsageError for a number of workers that cannot be."""
+    way.check(workers)
+    strategy: Any = recipe.strategy
+    replicas = way.replicas(workers)
+    at_once = strategy.at_once(way.stages(workers)) if way.name == "pipeline" else 1
+    shards = at_once * recipe.accumulate if recipe.shards == "auto" else recipe.shards
     if weak:
-        return recipe.batch_for(1) * workers, recipe.shards_for(1) * workers
-    batch, shards = recipe.batch_for(workers), recipe.shards_for(workers)
-    if recipe.shards == "auto":  # whatever the strategy makes of it
-        shards = workers * recipe.accumulate
-    if workers > shards:
+        batch, shards = recipe.batch_for(1) * replicas, shards * replicas
+    else:
+        batch, shards = recipe.batch_for(workers), shards * (replicas if recipe.shards == "auto" else 1)
+    if way.name == "pipeline":
+        strategy.check(workers, 0, shards)
+    if replicas > shards:
         raise UsageError(
             f"{workers} workers for {shards} shards: a worker takes whole shards; use at most {shards} workers, "
             "--weak (every worker computes what one does in the recipe), or shards=auto (another model)"

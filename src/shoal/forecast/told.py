@@ -54,7 +54,8 @@ def plain(sizes: Sequence[Size], calibration: Calibration, network: Network, not
     held = {
         key: value for key in calibration.__struct_fields__ if (value := getattr(calibration, key)) not in ([], None)
     }
-    held.pop("gradients", None)
+    for key in ("gradients", "layers"):
+        held.pop(key, None)
     return {
         "calibration": held,
         "network": {key: getattr(network, key) for key in network.__struct_fields__},

@@ -13,13 +13,16 @@ from shoal.forecast.stragglers import waiting_s
 from shoal.forecast.units import shown_bytes
 from shoal.recipe.load import short_form
 
-RECKONED: dict[str, dict[str, int]] = {"local_sgd": {"every": 16}, "pipeline": {"stages": 4, "micro": 8}}
+RECKONED: dict[str, dict[str, int]] = {"local_sgd": {"every": 16}}
 """Ways that need no recipe of that strategy, with their options."""
+
+
+KNOWN = ("single", "dp", "ddp", "ps", "local_sgd", "fsdp", "pipeline")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What the busiest worker computes in a step."""
+    """What the busiest worker, or pipeline of workers, computes in a step."""
 
     batch: int
     """Images of the whole job."""
@@ -27,10 +30,13 @@ class Cut:
     """Of this worker, one after another."""
     shard_images: float
     workers: int
+    """Or pipelines."""
+    stages: int = 1
+    """Workers of a pipeline."""
 
     @staticmethod
-    def of(batch: int, shards: int, workers: int) -> Cut:
-        return Cut(batch, -(-shards // workers), batch / shards, workers)
+    def of(batch: int, shards: int, workers: int, stages: int = 1) -> Cut:
+        return Cut(batch, -(-shards // workers), batch / shards, workers, stages)
 
     @property
     def images(self) -> float:
@@ -84,15 +90,15 @@ class Way:
     @staticmethod
     def of_recipe(strategy: Any, algorithm: Algorithm) -> Way:
         """UsageError for a strategy whose exchange is not known here."""
-        names = ("mode", "bucket_mb", "deterministic", "every", "stages", "micro")
+        names = ("mode", "bucket_mb", "deterministic", "every", "stages", "microbatches")
         options = {name: getattr(strategy, name) for name in names if hasattr(strategy, name)}
-        if strategy.name not in ("single", "dp", "ddp", "ps", *RECKONED):
+        if strategy.name not in KNOWN:
             raise UsageError(f"strategy {strategy.name}: no cost model for it; {_known()}")
         return Way(strategy.name, {**RECKONED.get(strategy.name, {}), **options}, algorithm)
 
     @staticmethod
     def reckoned(text: str, algorithm: Algorithm) -> Way | None:
-        """`local_sgd:every=8`, `pipeline:stages=4,micro=8`; None for what recipes know themselves."""
+        """`local_sgd:every=8`; None for what recipes know themselves."""
         name, options = short_form(text)
         if name not in RECKONED:
             return None
@@ -110,15 +116,16 @@ class Way:
 
     def check(self, workers: int) -> None:
         """UsageError for a number of workers that cannot be."""
-        stages = self.options.get("stages", 1)
         if self.name in ("single", "dp") and workers > 1:
             raise UsageError(f"strategy {self.name} has one worker, not {workers}; add --strategies ddp")
-        if self.name == "pipeline" and workers % stages:
-            raise UsageError(f"pipeline:stages={stages}: {workers} workers are no whole number of pipelines")
+
+    def stages(self, workers: int) -> int:
+        """Pieces that the model is cut into."""
+        return (self.options.get("stages") or workers) if self.name == "pipeline" else 1
 
     def replicas(self, workers: int) -> int:
-        """Workers among whom a batch is shared out."""
-        return workers // self.options.get("stages", 1) if self.name == "pipeline" else workers
+        """Workers, or pipelines of them, among whom a batch is shared out."""
+        return workers // self.stages(workers)
 
     def step(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
         """One step without pauses. The images of a step come while the one before is computed."""
@@ -126,6 +133,8 @@ class Way:
             step = self._alone(cut, calibration, network)
         elif self.name == "pipeline":
             step = self._in_stages(cut, calibration, network)
+        elif self.name == "fsdp" and cut.workers > 1:
+            step = self._scattered(cut, calibration, network)
         else:
             step = self._together(cut, calibration, network)
         step.input = max(0.0, cut.images * calibration.load_image_s - (step.compute + step.exchange))
@@ -165,32 +174,47 @@ class Way:
         told = _of_servers(cut.workers, calibration.gradient_bytes, network) + " for each shard"
         return Step(compute=compute, exchange=whole - compute, told=told, staleness=played.staleness)
 
+    def _scattered(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
+        """Every pass gathers the parameters twice and adds the gradients once, block by block. A GPU gathers the next
+        block while it computes with one; on CPUs each waits for its own."""
+        shard, n = calibration.shard(cut.shard_images), cut.workers
+        step = Step(compute=cut.shards * shard + calibration.update_s)
+        step.waiting = waiting_s(step.compute, calibration.jitter, n, slow=network.slow)
+        moved = allreduce.scattered_s(calibration.gradient_bytes, calibration.blocks, n, calibration, network)
+        first = moved / 3 / calibration.blocks
+        late = moved if calibration.device == "cpu" else max(moved - shard, first)
+        side = allreduce.all_reduce_s(calibration.side_bytes, n, calibration, network, self.algorithm)
+        step.exchange = cut.shards * late + side
+        sent = shown_bytes(3 * cut.shards * (n - 1) / n * calibration.gradient_bytes)
+        step.told = f"parameters gathered twice, gradients added once for each shard, {sent} from each worker"
+        return step
+
     def _in_stages(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
-        """One forward, one backward at a time over equal stages: (micro + stages - 1) slots, of which stages - 1 are
-        the bubble. Then each stage's gradients are added over the pipelines."""
-        stages, micro, replicas = self.options["stages"], self.options["micro"], cut.workers
-        images = cut.images / micro
-        work = calibration.shard(images) / stages
+        """The first shard passes all stages, there and back; every other ends when the slowest has done it, too. Then
+        each stage's gradients are added over the pipelines."""
+        stages, pipelines = cut.stages, cut.workers
+        shard = calibration.shard(cut.shard_images)
+        slowest, wide = calibration.stages(stages)
+        work = slowest * shard
         # Activations go on and their gradients come back in every slot, both ways of a port at once.
         moves = 0.0
         if stages > 1:
             moves = network.latency_s + calibration.hop_s
-            moves += calibration.activation_bytes * images * max(network.byte_s, calibration.sum_byte_s)
-        slots = micro + stages - 1
-        compute = micro * work + calibration.update_s / stages
+            moves += wide * cut.shard_images * max(network.byte_s, calibration.sum_byte_s)
+        compute = cut.shards * work + calibration.update_s / stages
         step = Step(compute=compute)
-        bubble = (stages - 1) * work
-        late = max(0.0, 2 * moves - work) * slots
+        bubble = shard - work
+        late = max(0.0, 2 * moves - work) * (cut.shards + stages - 1)
         part = calibration.gradient_bytes / stages
-        summed = allreduce.all_reduce_s(part, replicas, calibration, network, self.algorithm)
+        summed = allreduce.all_reduce_s(part, pipelines, calibration, network, self.algorithm)
         step.exchange = bubble + late + summed
-        step.waiting = waiting_s(compute, calibration.jitter, replicas * stages, slow=network.slow)
+        step.waiting = waiting_s(compute, calibration.jitter, pipelines * stages, slow=network.slow)
         share = bubble / max(step.exchange, 1e-12)
-        step.told = f"the pipeline's bubble ({share:.0%} of it), activations, one sum over {replicas} pipelines"
+        step.told = f"the pipeline's bubble ({share:.0%} of it), activations, one sum over {pipelines} pipelines"
         return step
 
 
-SHOWN = ("mode", "deterministic", "every", "stages", "micro")
+SHOWN = ("mode", "deterministic", "every", "stages", "microbatches")
 
 
 def _of_ring(n: int, size: int, calibration: Calibration, network: Network, algorithm: Algorithm) -> str:
@@ -211,4 +235,4 @@ def _of_servers(n: int, size: int, network: Network) -> str:
 
 
 def _known() -> str:
-    return f"known: single, dp, ddp, ps, {', '.join(RECKONED)}"
+    return f"known: {', '.join(KNOWN)}"

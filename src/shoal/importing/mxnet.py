@@ -114,8 +114,8 @@ def _data(job: Settings, draft: Draft, cifar: bool, side: int) -> None:
 def _model(job: Settings, draft: Draft, side: int) -> None:
     network, layers = job.text("network"), int(job.number("num_layers", 0) or 0)
     network = network.removesuffix("_fp16")
-    known = {"vgg": f"vgg{layers}", "resnext": f"resnext{layers}_32x4d", "resnet": f"resnetv2_{layers}",
-             "resnet-v1": f"resnet{layers}", **NETWORKS}  # fmt: skip
+    known = {"vgg": f"vgg{layers}", "resnext": f"resnext{layers}_32x4d", "resnet": f"mxnet-resnet{layers}-v2",
+             "resnet-v1": f"mxnet-resnet{layers}-v1", **NETWORKS}  # fmt: skip
     if network in ("resnet", "resnet-v1") and side <= 28:
         deep = layers >= 164
         if (layers - 2) % (9 if deep else 6):
@@ -123,12 +123,6 @@ def _model(job: Settings, draft: Draft, side: int) -> None:
         known[network] = f"cifar-{'pre' if network == 'resnet' else ''}resnet{layers}{'-bottleneck' if deep else ''}"
         if network == "resnet-v1":
             draft.say("model", "Shortcuts without parameters where MXNet's had projections.")
-    elif network == "resnet":
-        draft.say(
-            "model", "timm's net has no BatchNorm of the input, nor behind the first convolution; MXNet's had both."
-        )
-    elif network == "resnet-v1" and layers >= 50:
-        draft.say("model", "MXNet's units strode in their first convolution, timm's do in the 3x3.")
     ours = known.get(network)
     fault = check_name(ours) if ours else f"no such net here; known: {', '.join(sorted(known))}"
     if fault:

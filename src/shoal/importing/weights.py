@@ -59,10 +59,10 @@ def _mxnet(file: Path, model: str | None) -> tuple[str, dict[str, Tensor], list[
             f"{file}: {strange[0]} is no part of {net.model}" + (f" ({len(strange)} such)" if strange[1:] else "")
         )
     state = {net.names[name]: torch.from_numpy(array.astype("float32")) for name, array in arrays.items()}
-    for name in net.fixed:  # MXNet computes with 1 there, whatever the file holds
+    for name in set(net.fixed) & set(arrays):  # MXNet computes with 1 there, whatever the file holds
         state[net.names[name]] = torch.ones_like(state[net.names[name]])
     notes = [f"model    {net.model}, as the names of the arrays say"]
-    if net.fixed:
+    if net.raw:
         less = "images   pixels less 123.68,116.779,103.939, as the example fed it"
         notes.append(f"{less}: data.mean=[123.68,116.779,103.939] data.std=[1,1,1]")
     return net.model, state, notes

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 TORCHVISION = ("alexnet", "googlenet")
 """Models taken from torchvision, because timm has none of that name."""
 
+MXNET = (
+    *(f"mxnet-resnet{depth}-v{version}" for version in (1, 2) for depth in (18, 34, 50, 101, 152, 200, 269)),
+    *(f"gluon-resnet{depth}-v1" for depth in (50, 101, 152)),
+    *(f"gluon-resnet{depth}-v2" for depth in (18, 34, 50, 101, 152)),
+)
+"""ResNets of MXNet's example and of Gluon for large images. Gluon's resnet18_v1 and resnet34_v1 are timm's resnet18 and
+resnet34."""
+
 SUFFIXES = (".safetensors", ".pt", ".pth")
 """Files that weights are read from."""
 
@@ -39,8 +47,8 @@ class Model(Options, frozen=True, kw_only=True):
     """What is trained: the recipe's `model:` group."""
 
     name: str
-    """A Shoal model (digits-cnn, cifar-resnet20, cifar-preresnet8, cifar-whitenet24, lcnet_025 …), any timm model, or
-    torchvision's alexnet / googlenet."""
+    """A Shoal model (digits-cnn, cifar-resnet20, cifar-preresnet8, cifar-whitenet24, mxnet-resnet50-v2, lcnet_025 …),
+    any timm model, or torchvision's alexnet / googlenet."""
 
     pretrained: bool | str = False
     """true: timm's weights. A path: weights from a .safetensors, .pt or .pth file."""
@@ -74,7 +82,7 @@ class Model(Options, frozen=True, kw_only=True):
                 found.append(("options", f"{self.name} takes none; only timm models do"))
             if self.pretrained is True:
                 found.append(("pretrained", f"{self.name} has no weights in timm; give the path of a file"))
-            if self.drop_path and not self.name.startswith(("cifar-resnet", "cifar-preresnet")):
+            if self.drop_path and "resnet" not in self.name:
                 found.append(("drop_path", f"{self.name} has no residual branches to skip"))
         return found
 
@@ -110,7 +118,7 @@ def names(pattern: str = "*") -> list[str]:
     for form in ("resnet", "preresnet"):
         listed += [f"cifar-{form}{depth}" for depth in (8, 14, 20, 32, 44, 56, 110)]
         listed += [f"cifar-{form}{depth}-bottleneck" for depth in (29, 164, 1001)]
-    return [name for name in (*listed, *TORCHVISION) if fnmatchcase(name, pattern)]
+    return [name for name in (*listed, *MXNET, *TORCHVISION) if fnmatchcase(name, pattern)]
 
 
 def create(model: Model, *, classes: int, channels: int, seed: int) -> Created:
@@ -152,7 +160,7 @@ _OWN = re.compile(
 
 
 def _is_own(name: str) -> bool:
-    return _OWN.fullmatch(name) is not None
+    return name in MXNET or _OWN.fullmatch(name) is not None
 
 
 def _size_fault(name: str) -> str | None:
@@ -200,6 +208,19 @@ def _timm_names() -> frozenset[str] | None:
 
 
 def _own(model: Model, classes: int, channels: int) -> nn.Module:
+    if model.name in MXNET:
+        from shoal.models.mxnet_resnet import MxnetResNet
+
+        origin, depth, version = model.name.split("-")
+        return MxnetResNet(
+            depth=int(depth.removeprefix("resnet")),
+            version=int(version.removeprefix("v")),
+            gluon=origin == "gluon",
+            classes=classes,
+            channels=channels,
+            drop=model.drop,
+            drop_path=model.drop_path,
+        )
     shape = _OWN.fullmatch(model.name)
     assert shape is not None
     if shape["width"] is not None:

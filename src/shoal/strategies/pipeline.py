@@ -54,6 +54,12 @@ class Pipeline(Strategy, frozen=True, kw_only=True):
                 f"use {near} workers, or another strategy.stages"
             )
         pipelines = workers // stages
+        if pipelines > shards:
+            raise UsageError(
+                f"strategy pipeline: {workers} workers are {pipelines} pipelines of {stages} stages, and a batch has "
+                f"{shards} shard{'s' * (shards != 1)}; use at most {shards * stages} workers, or set "
+                f"shards={pipelines} (which trains another model) or shards=auto"
+            )
         super().check(pipelines, servers, shards)
         if self.microbatches is not None and shards != self.microbatches * pipelines:
             each = f"microbatches={shards // pipelines}" if shards % pipelines == 0 else "no microbatches"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import statistics
+import math
 import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import torch
@@ -14,6 +13,8 @@ import torch
 from shoal.base.errors import ShoalError
 from shoal.forecast.calibration import Calibration
 from shoal.recipe.recipe import Recipe
+from shoal.strategies.divided.anatomy import examine
+from shoal.strategies.divided.units import units
 from shoal.train.setup import Data, make_model, open_data
 
 
@@ -46,7 +47,7 @@ def bare(recipe: Recipe) -> Calibration:
         images_per_epoch=images,
         val_images=val_images,
         gradients=readiness(model, both),
-        activation_bytes=activation_bytes(model, both, len(blank)),
+        layers=layers(model, blank),
     )
 
 
@@ -58,6 +59,7 @@ def _counted(recipe: Recipe, model: torch.nn.Module) -> Calibration:
         images_per_epoch=0,
         parameters=numbers,
         gradient_bytes=numbers * wide,
+        blocks=len(units(model)) + 1,
         side_bytes=8 * sum(buffer.numel() for buffer in model.buffers()),
         image_s=0.0,
     )
@@ -80,16 +82,10 @@ def readiness(model: torch.nn.Module, both: Callable[[], object]) -> list[tuple[
     return [(nbytes, min(1.0, (when - began) / took)) for nbytes, when in seen]
 
 
-def activation_bytes(model: torch.nn.Module, forward: Callable[[], object], images: int) -> float:
-    """Of one image, after the model's parts at the top: their median, as where a pipeline would be cut."""
-    sizes: list[int] = []
-
-    def note(module: Any, inputs: Any, output: Any) -> None:
-        if isinstance(output, torch.Tensor):
-            sizes.append(output.numel() * output.element_size() // images)
-
-    hooks = [child.register_forward_hook(note) for child in model.children()]
-    forward()
-    for hook in hooks:
-        hook.remove()
-    return float(statistics.median(sizes)) if sizes else 0.0
+def layers(model: torch.nn.Module, inputs: torch.Tensor) -> list[tuple[float, float]]:
+    """(share of the time of both passes, bytes of one image's activations behind it) between the places where a
+    pipeline can be cut. inputs: as the model takes them."""
+    found = examine(model, inputs, contextlib.nullcontext, torch.nn.Module.train)
+    seconds = [*(boundary.seconds for boundary in found.boundaries), found.rest_s]
+    wide = [math.prod(boundary.shape) * boundary.dtype.itemsize for boundary in found.boundaries]
+    return [(piece / sum(seconds), float(nbytes)) for piece, nbytes in zip(seconds, [*wide, 0], strict=True)]

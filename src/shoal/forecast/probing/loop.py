@@ -84,6 +84,11 @@ class Loop:
         self._settle()
         self.rig.apply(0.0, self.images)
 
+    def inputs(self, most: int) -> torch.Tensor:
+        """Blank images of the last batch's form, as the model takes them; not more than `most`."""
+        kind = next(self.rig.model.parameters()).dtype
+        return torch.zeros(min(most, self.images), *self._last.images.shape[1:], dtype=kind, device=self.device)
+
     def load(self, budget_s: float) -> float:
         """Seconds of an image when nothing but images is made."""
         batches, step = self._made(), 0

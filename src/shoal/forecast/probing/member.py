@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from shoal.forecast.calibration import Calibration
-from shoal.forecast.probing.anatomy import activation_bytes, readiness, size
+from shoal.forecast.probing.anatomy import layers, readiness, size
 from shoal.forecast.probing.exchange import gloo, servers
 from shoal.forecast.probing.loop import Loop
 from shoal.forecast.probing.task import Task
@@ -24,6 +24,8 @@ from shoal.train.allocator import keep_memory
 from shoal.train.setup import Data
 
 BLOCKS = 4
+_FEW = 4
+"""Images with which the layers are timed: their shares of the time hold for more."""
 
 
 class Member:
@@ -83,7 +85,7 @@ class Member:
         """What is measured after the blocks, in all busy processes at once."""
         return {
             "gradients": readiness(loop.rig.model, loop.both),
-            "activation_bytes": activation_bytes(loop.rig.model, loop.both, loop.images),
+            "layers": layers(loop.rig.model, loop.inputs(_FEW)),
             "load_image_s": loop.load(budget_s),
             "eval_image_s": loop.evaluate(budget_s),
             "save_s": loop.save(self.folder / f"checkpoint-{self.rank}"),
@@ -105,7 +107,7 @@ class Member:
             size(self.recipe, self.data),
             device=self.device.type,
             gradients=extra["gradients"][0],
-            activation_bytes=extra["activation_bytes"][0],
+            layers=extra["layers"][0],
             shard_s=max(0.0, shard[large] - image_s * large),
             image_s=image_s,
             measured_images=large,

@@ -60,7 +60,7 @@ def examine(
     model: nn.Module,
     inputs: torch.Tensor,
     context: Callable[[], AbstractContextManager],
-    train: Callable[[nn.Module], None],
+    train: Callable[[nn.Module], object],
 ) -> Anatomy:
     """inputs: as the model takes them. context: what the forward pass runs in. train: sets the mode of a training."""
     model = copy.deepcopy(model)

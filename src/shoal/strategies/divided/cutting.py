@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 
 import torch
 from torch import nn
 
 from shoal.base.errors import UsageError, first_line
 from shoal.strategies.divided.anatomy import Anatomy, Boundary, Call, examine
+from shoal.strategies.divided.balance import balanced, sums
 from shoal.strategies.divided.carving import carve, run
 
 
@@ -68,7 +68,7 @@ def cut(
     stages: int,
     inputs: torch.Tensor,
     context: Callable[[], AbstractContextManager],
-    train: Callable[[nn.Module], None],
+    train: Callable[[nn.Module], object],
 ) -> Cuts:
     """Measures the model and cuts it; every cut is tried before it is used. UsageError: it cannot be cut so often.
 
@@ -83,13 +83,13 @@ def cut(
         expected = model(few)
     calls, refused = anatomy.calls, dict[str, str]()
     while True:
-        chosen = _balanced(model, anatomy, stages)
+        chosen = balanced(_pieces(anatomy), stages, _weighty(model, anatomy))
         if chosen is None:
             raise UsageError(_too_few(model, stages, len(anatomy.boundaries), refused))
         cuts = Cuts(
             calls,
             tuple(anatomy.boundaries[number] for number in chosen),
-            tuple(_sums(anatomy, chosen)),
+            tuple(sums(_pieces(anatomy), chosen)),
             _owners(model, [anatomy.boundaries[number] for number in chosen]),
             expected.shape[1],
             anatomy.draws,
@@ -135,13 +135,6 @@ def _tried(
     return None if torch.equal(x, expected) else (len(cuts.boundaries), "the parts compute something else")
 
 
-def _sums(anatomy: Anatomy, chosen: list[int]) -> list[float]:
-    """Seconds of the stages."""
-    pieces = [boundary.seconds for boundary in anatomy.boundaries] + [anatomy.rest_s]
-    bounds = [0, *(number + 1 for number in chosen), len(pieces)]
-    return [sum(pieces[low:high]) for low, high in pairwise(bounds)]
-
-
 def _merge(anatomy: Anatomy, number: int) -> None:
     """Forgets a boundary; its time belongs to the next one's."""
     seconds = anatomy.boundaries.pop(number).seconds
@@ -151,21 +144,9 @@ def _merge(anatomy: Anatomy, number: int) -> None:
         anatomy.rest_s += seconds
 
 
-def _balanced(model: nn.Module, anatomy: Anatomy, stages: int) -> list[int] | None:
-    """The boundaries at which to cut, so that the slowest stage is as fast as can be and each has weights to train."""
-    pieces = [boundary.seconds for boundary in anatomy.boundaries] + [anatomy.rest_s]
-    weighty = _weighty(model, anatomy)
-    best: dict[tuple[int, int], tuple[float, list[int]]] = {(0, 0): (0.0, [])}
-    for count in range(1, stages + 1):
-        for high in range(1, len(pieces) + 1):
-            for low in range(high):
-                if (count - 1, low) in best and any(weighty[low:high]):
-                    slowest, cuts = best[count - 1, low]
-                    found = max(slowest, sum(pieces[low:high]))
-                    if (count, high) not in best or found < best[count, high][0]:
-                        best[count, high] = found, [*cuts, low - 1] if low else cuts
-    held = best.get((stages, len(pieces)))
-    return None if held is None else held[1]
+def _pieces(anatomy: Anatomy) -> list[float]:
+    """Seconds of what lies between the boundaries."""
+    return [*(boundary.seconds for boundary in anatomy.boundaries), anatomy.rest_s]
 
 
 def _weighty(model: nn.Module, anatomy: Anatomy) -> list[bool]:

@@ -151,7 +151,7 @@ class ScatteredRig(ReplicatedRig):
         finally:
             self._train()
 
-    @torch.no_grad()
+    @torch.no_grad()  # no inference_mode: FSDP keeps what it gathers into, and this may be the first pass
     def evaluate(self, batch: Batch, *, averaged: bool = False) -> torch.Tensor:
         return self._judge(batch, averaged)
 
