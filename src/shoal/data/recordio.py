@@ -137,11 +137,14 @@ class Records:
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._file)
+            status = os.fstat(self._file)
             self._bytes = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         except ValueError:
             raise SourceError(f"{shown_path(path)}: is empty; a RecordIO file begins with {_hex(MAGIC)}") from None
         except OSError as error:
             raise SourceError(f"{shown_path(path)}: cannot be read ({error.strerror})") from None
+        self.version = (status.st_size, status.st_mtime_ns)
+        """Another one, once the file has changed."""
         if len(self._bytes) < 8:
             self._parts(0, 0)  # tells what is missing
         self._words = np.frombuffer(self._bytes, "<u4", len(self._bytes) // 4)
@@ -179,6 +182,13 @@ class Records:
         if low <= word == len(held) - 8:  # in one part
             return memoryview(held)[8 + low :]
         return self._opened(number)[1]
+
+    def nbytes(self, number: int) -> int:
+        """Of the encoded image."""
+        head = os.pread(self._file, _OPENING.size, int(self.starts[number]))
+        _, word, several = _OPENING.unpack(head) if len(head) == _OPENING.size else (0, 0, 0)
+        low = _HEADER.size + 4 * several
+        return word - low if low <= word <= _MOST else len(self.image(number))
 
     def _held(self, number: int) -> bytes:
         """The file from where the record begins up to its end."""

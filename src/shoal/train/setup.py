@@ -39,8 +39,16 @@ class Data:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the splits have to say."""
-        splits = (("train", self.train), ("val", self.val))
-        return tuple(f"data, {split}: {note}" for split, images in splits for note in images.notes)
+        return tuple(f"data, {split}: {note}" for split, images in self._splits for note in images.notes)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Where their images come from."""
+        return tuple(f"data, {split}: {images.told}" for split, images in self._splits if images.told)
+
+    @property
+    def _splits(self) -> tuple[tuple[str, Pixels | Encoded], ...]:
+        return (("train", self.train), ("val", self.val))
 
 
 def open_data(recipe: Recipe) -> Data:
@@ -75,6 +83,7 @@ def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
     """How this recipe's batches are cut for this gang."""
     batch, shards = recipe.batch_for(gang.num_ranks), recipe.shards_for(gang.num_ranks)
     strategy: Any = recipe.strategy
+    source: Any = recipe.data
     strategy.check(gang.num_ranks, gang.num_servers, shards)
     recipe.check_cut(gang.num_ranks)
     if recipe.drop_last:
@@ -89,6 +98,7 @@ def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
         replica=replica,
         num_replicas=num_replicas,
         merged=recipe.norm == "sync",
+        shuffle=source.shuffle,
     )
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta
 
 from shoal.base.errors import shown_path
-from shoal.data.encoded import YourImages, read_file
-from shoal.data.source import NO_LABEL, Held, SourceError, Split, Streamed
+from shoal.data.encoded import YourImages, file_size, read_file
+from shoal.data.source import NO_LABEL, Encoded, Pixels, SourceError, Split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ class Folder(YourImages, frozen=True, kw_only=True):
     """A folder of further training images, of any depth, of which nobody knows the class: a task with a teacher learns
     from them beside the others; absent: none."""
 
-    def open(self, split: Split) -> Held | Streamed:
+    def open(self, split: Split) -> Pixels | Encoded:
         import numpy as np
 
         from shoal.data.tree import tree
@@ -81,7 +81,11 @@ class Folder(YourImages, frozen=True, kw_only=True):
         def where(index: int) -> str:
             return shown_path(path(index))
 
-        return self.split(read, where, labels, tuple(shown_path(name) for name in classes))
+        def nbytes(index: int) -> int:
+            return file_size(path(index))
+
+        names, version = tuple(shown_path(name) for name in classes), (listed.stamps.tolist(), len(more))
+        return self.split(read, where, labels, names, nbytes=nbytes, version=version)
 
     def _more(self, folder: str) -> Tree:
         """The images without labels."""
