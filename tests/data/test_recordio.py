@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.data.readahead import Readahead
 from shoal.data.recordio import MAGIC, Header, Records, Writer, opened, pack
+from shoal.data.shuffle import Shuffle
 from shoal.data.source import SourceError
 from small_images import jpeg, real, write_rec
 
@@ -291,3 +293,14 @@ def test_a_file_that_is_replaced_by_another_while_it_is_read_stays_what_was_open
     os.replace(written(tmp_path / "other.rec", [b"others"]), path)
     assert [records.read(0), records.read(1)] == [b"one", b"two"]
     assert opened(path).read(0) == b"others"
+
+
+def test_blocks_are_fetched_once_until_they_are_long_ago(tmp_path, monkeypatch):
+    records = Records(write_rec(tmp_path / "some.rec", [jpeg(number) for number in range(11)], [0.0] * 11))
+    fetched: list[tuple[int, int]] = []
+    fetch = records.fetch
+    monkeypatch.setattr(records, "fetch", lambda *span: (fetched.append(span), fetch(*span)))
+    ahead = Readahead(records, Shuffle(block=2, blocks=2))
+    for number in (10, 1, 0, 4, 5, 3, 2, 7, 9, 0, 10):
+        assert ahead.image(number) == records.image(number)
+    assert fetched == [(10, 12), (0, 2), (4, 6), (2, 4), (6, 8), (8, 10), (0, 2), (10, 12)]

@@ -67,7 +67,7 @@ class Cut:
     merged: bool = False
     """All shards of the replica as one Batch, as `norm: sync` needs; an empty one where it has no images, because the
     other workers wait for its part in the statistics."""
-    shuffle: Shuffle = Shuffle()
+    shuffle: Shuffle | None = None
 
     def samples(self, step: int) -> tuple[int, int, int]:
         """(epoch, low, high): the global batch of `step` is order(epoch)[low:high]."""

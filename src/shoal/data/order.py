@@ -55,12 +55,10 @@ def order(count: int, seed: int, epoch: int, shuffle: Shuffle | None = None) -> 
     drawn = keyed(key(seed, epoch, 0), samples)
     if shuffle is None or shuffle.block is None:
         return np.argsort(drawn, kind="stable")
-    # Blocks begin elsewhere in every epoch, so that no two samples always come together.
-    block_of = (samples + key(seed, epoch, 1) % shuffle.block) // shuffle.block
-    blocks = np.argsort(keyed(key(seed, epoch, 2), np.arange(count // shuffle.block + 2)), kind="stable")
+    blocks = np.argsort(keyed(key(seed, epoch, 1), np.arange(-(-count // shuffle.block))), kind="stable")
     window_of = np.empty(len(blocks), np.int64)
     window_of[blocks] = np.arange(len(blocks)) // shuffle.blocks
-    return np.lexsort((drawn, window_of[block_of]))
+    return np.lexsort((drawn, window_of[samples // shuffle.block]))
 
 
 def shard_bounds(count: int, shards: int) -> list[tuple[int, int]]:

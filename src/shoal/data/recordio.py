@@ -36,6 +36,7 @@ _MOST = (1 << 29) - 1  # bytes of a part
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _LARGE = 4096  # bytes of a record above which walking from one to the next beats reading everything
 _CHANGED = "the file was written into since it was opened; start again when it is whole"
+_FETCHED = 1 << 17  # bytes asked for in one go: Linux leaves out what goes beyond a disk's own readahead
 _WINDOW = 1 << 24  # words looked at in one go
 
 
@@ -182,6 +183,13 @@ class Records:
         if low <= word == len(held) - 8:  # in one part
             return memoryview(held)[8 + low :]
         return self._opened(number)[1]
+
+    def fetch(self, first: int, last: int) -> None:
+        """Has the system read records first … last-1 into its cache, where it can, without waiting for them."""
+        if hasattr(os, "posix_fadvise"):
+            start, end = int(self.starts[first]), int(self._ends[min(last, len(self)) - 1])
+            for low in range(start, end, _FETCHED):
+                os.posix_fadvise(self._file, low, min(_FETCHED, end - low), os.POSIX_FADV_WILLNEED)
 
     def nbytes(self, number: int) -> int:
         """Of the encoded image."""

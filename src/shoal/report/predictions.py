@@ -66,7 +66,7 @@ class Predictions:
         return self.classes[label] if 0 <= label < len(self.classes) else f"class {label}"
 
     def confusion(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Labels, guesses and how often they met, int64 [k] each, of those that did, in their order: the whole matrix of
+        """Labels, guesses and how often they met, int64 [k] each, of those that did, in their order: all cells of
         100,000 classes would be 80 GB."""
         told, outputs = self._told, self.outputs
         cells, counts = np.unique(

@@ -138,8 +138,20 @@ class Setup:
             _start_from_images(created.module, recipe, data, gang)
         task, teacher = taught(recipe, data, gang, beat)
         rig = _rig(recipe, task, created.module, data, clock, cut, gang)
-        notes = (*data.notes, *created.notes, *((told,) if told else ()))
+        notes = (*data.notes, *_unmixed(recipe, data), *created.notes, *((told,) if told else ()))
         return Setup(recipe, gang, data, cut, clock, rig, notes, teacher)
+
+
+def _unmixed(recipe: Recipe, data: Data) -> tuple[str, ...]:
+    """Images in blocks that lie class after class."""
+    source: Any = recipe.data
+    labels = data.train.labels
+    if source.shuffle.block is None or labels.min() == labels.max() or (labels[1:] < labels[:-1]).any():
+        return ()
+    return (
+        "data.shuffle.block: the images lie class after class, so that few classes come together; mix them "
+        "(shoal data pack --shuffle) or leave it out",
+    )
 
 
 def shown(recipe: Recipe, data: Data) -> tuple[int, int, int]:
