@@ -34,7 +34,7 @@ class EncodedSource(Source, frozen=True, kw_only=True):
     cache: Literal["ram", "file", "none"] = "ram"
     """Where images wait for their next epoch, which is then the same: ram, decoded once and held, where all have one
     size, take at most memory_gib and fit in memory; file, in a file in cache_path, as pixels where all have one size,
-    else as they are; none, decoded anew each time."""
+    else as they are; none, decoded anew each time (then image_size or augment.size has to say which size)."""
     memory_gib: Annotated[float, Meta(ge=0)] = 2.0
     """The most that cache: ram holds of a split; GiB per worker."""
     cache_path: str | None = None
