@@ -111,25 +111,25 @@ class YourImages(EncodedSource, frozen=True, kw_only=True):
         )
 
 
-def read_file(path: str) -> bytes:
-    """An image file's bytes. ImageError where it cannot be read."""
+def read_file(path: str, *, listed: bool = False) -> bytes:
+    """An image file's bytes; listed: it was found in a folder. ImageError where it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise _unreadable(error) from None
+        raise _unreadable(error, listed) from None
 
 
 def file_size(path: str) -> int:
-    """Its bytes. ImageError where it cannot be read."""
+    """Bytes of an image file that was found in a folder. ImageError where it cannot be read."""
     try:
         return os.stat(path).st_size
     except OSError as error:
-        raise _unreadable(error) from None
+        raise _unreadable(error, listed=True) from None
 
 
-def _unreadable(error: OSError) -> ImageError:
-    if isinstance(error, FileNotFoundError):
+def _unreadable(error: OSError, listed: bool) -> ImageError:
+    if listed and isinstance(error, FileNotFoundError):
         return ImageError("is no longer there; it was when the folder was listed")
     return ImageError(f"cannot be read ({error.strerror})")
 

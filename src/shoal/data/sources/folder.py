@@ -76,7 +76,7 @@ class Folder(YourImages, frozen=True, kw_only=True):
             return listed[number] if number < len(listed) else more[number - len(listed)]
 
         def read(index: int) -> bytes:
-            return read_file(path(index))
+            return read_file(path(index), listed=True)
 
         def where(index: int) -> str:
             return shown_path(path(index))
