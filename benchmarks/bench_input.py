@@ -67,7 +67,7 @@ def main() -> None:
         records.image, records.where, records.labels(), names, mean=(0.0,) * 3, std=(1.0,) * 3, side=32, on_bad="stop"
     )
     images = [bytes(records.image(number)) for number in range(len(records))]
-    pair = (partial(timed, lambda: hold(split, 1 << 31)), partial(timed, partial(decode_alone, images)))
+    pair = (partial(timed, lambda: hold(split, split.shape)), partial(timed, partial(decode_alone, images)))
     ours, theirs, ratio, low, high = compare(*pair, PAIRS)
     print(
         f"{len(images):,} images decoded into memory: {ours:.2f} s, decoding alone {theirs:.2f} s with as many threads "

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import torch
 from a_part import MINIMAL, assert_torch_free, minimal, parts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,15 +152,16 @@ def test_all_look_the_same_to_the_model_in_any_company_by_any_number_of_threads(
     assert np.array_equal(Pictures(images, augment, 3).val(some)[0], Pictures(images, augment).val(everything)[0][some])
 
 
-def test_images_decoded_once_or_each_time_are_the_same(source_of, split):
-    if not hasattr(source_of(), "memory_gib"):
+def test_images_from_memory_from_a_file_or_decoded_each_time_are_the_same(source_of, split, tmp_path):
+    if not hasattr(source_of(), "cache"):
         pytest.skip("is in memory in any case")
-    held, streamed = source_of().open(split), source_of(memory_gib=0).open(split)
-    assert np.array_equal(held.labels, streamed.labels) and held.classes == streamed.classes
-    for index in (0, len(held.labels) - 1):
-        if not hasattr(streamed, "pixels"):
-            image = held.pixels(np.array([index]))[0] if hasattr(held, "pixels") else held.image(index)
-            assert torch.equal(torch.as_tensor(image), streamed.image(index))
+    kept = {"cache": "file", "cache_path": str(tmp_path)}
+    ways = [source_of(**options).open(split) for options in ({}, {"cache": "none"}, kept, kept)]
+    everything = np.arange(len(ways[0].labels))
+    looks = [Pictures(images, Augment(size=7, mirror=True)).train(everything, seed=1, epoch=2)[0] for images in ways]
+    for images, look in zip(ways, looks, strict=True):
+        assert np.array_equal(images.labels, ways[0].labels) and images.classes == ways[0].classes
+        assert np.array_equal(look, looks[0])
 
 
 def test_importing_it_does_not_import_torch(name, form):

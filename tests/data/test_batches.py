@@ -19,6 +19,7 @@ from shoal.data import batches as module
 from shoal.data.augment import Augment
 from shoal.data.batches import Batch, Batches, Cut, eval_chunks
 from shoal.data.order import order, shard_bounds
+from shoal.data.shuffle import Shuffle
 from shoal.data.source import Held
 
 STEP_BY_STEP = patch.object(module, "_BLOCK_BYTES", 1)
@@ -52,7 +53,9 @@ def cuts(draw, most_images: int = 60) -> Cut:
     images = draw(st.integers(1, most_images))
     batch = draw(st.integers(1, 20))
     shards = draw(st.integers(1, batch))
-    return Cut(Span(images, batch), shards, seed=draw(st.integers(0, 5)), num_replicas=draw(st.integers(1, shards)))
+    shuffle = draw(st.sampled_from([None, Shuffle(), Shuffle(block=3, blocks=2)]))
+    seed, replicas = draw(st.integers(0, 5)), draw(st.integers(1, shards))
+    return Cut(Span(images, batch), shards, seed=seed, num_replicas=replicas, shuffle=shuffle)
 
 
 @given(cut=cuts(), step=st.integers(0, 9))
@@ -87,7 +90,7 @@ def test_an_epoch_over_all_replicas_is_the_order_of_the_epoch(cut, epoch):
         assert shards == [(n, high - low) for n, (low, high) in enumerate(bounds) if high > low]
         assert all(batch.num_shards == len(shards) for batch in of_step)
         seen += [index for batch in of_step for index in batch.indices.tolist()]
-    assert seen == order(span.images_per_epoch, cut.seed, epoch).tolist()
+    assert seen == order(span.images_per_epoch, cut.seed, epoch, cut.shuffle).tolist()
 
 
 @given(cut=cuts())

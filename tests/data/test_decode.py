@@ -18,7 +18,8 @@ from shoal.base.duration import Span
 from shoal.data.augment import Augment
 from shoal.data.augment.crops import Crops
 from shoal.data.batches import Batches, Cut, eval_chunks
-from shoal.data.decode import Pictures, hold
+from shoal.data.cache import in_memory
+from shoal.data.decode import Pictures
 from shoal.data.image import ImageError, centred, decode, linearly, resized
 from shoal.data.source import NO_IMAGE, Held, SourceError, Streamed
 from small_images import encoded, jpeg, picture
@@ -234,7 +235,7 @@ VARIED = [jpeg(number, 30 + number % 5, 40 - number % 7) for number in range(50)
 
 
 def test_small_images_of_one_size_are_held():
-    held = hold(streamed(SAME), GIB)
+    held = in_memory(streamed(SAME), GIB, 1)
     assert isinstance(held, Held) and held.shape == (3, 20, 28) and held.notes == ()
     assert np.array_equal(held.pixels(np.array([149, 3]))[1], decode(SAME[3]).numpy())
 
@@ -244,14 +245,14 @@ def test_small_images_of_one_size_are_held():
 )
 def test_others_are_streamed(images, most_bytes):
     data = streamed(images)
-    assert hold(data, most_bytes) is data and data.shape == (3, 0, 0)
+    assert in_memory(data, most_bytes, 1) is data and data.shape == (3, 0, 0)
 
 
 def test_images_of_any_size_are_held_in_the_size_asked_for():
-    held = hold(streamed(VARIED, side=24), GIB)
+    held = in_memory(streamed(VARIED, side=24), GIB, 1)
     assert isinstance(held, Held) and held.shape == (3, 24, 24)
     assert np.array_equal(held.images[7], centred(decode(VARIED[7]), 24, 24).numpy())
-    assert hold(streamed(VARIED, side=24), 0).shape == (3, 24, 24)
+    assert in_memory(streamed(VARIED, side=24), 0, 1).shape == (3, 24, 24)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -259,7 +260,7 @@ def test_images_of_any_size_are_held_in_the_size_asked_for():
 def test_held_and_streamed_images_look_the_same_by_any_number_of_threads(augment, threads):
     data = streamed(VARIED, side=24)
     chosen = np.array([49, 0, 7, 7, 31])
-    looks = [Pictures(split, augment, count) for split, count in ((hold(data, GIB), 1), (data, threads))]
+    looks = [Pictures(split, augment, count) for split, count in ((in_memory(data, GIB, 1), 1), (data, threads))]
     for way in (lambda look: look.train(chosen, seed=3, epoch=1), lambda look: look.val(chosen)):
         (held, labels), (decoded, other_labels) = (way(look) for look in looks)
         assert held.dtype == np.uint8 and held.shape[0] == 5
@@ -348,12 +349,12 @@ def test_a_bad_image_stops_a_training_or_keeps_its_place_without_a_label(case, c
 def test_bad_images_are_found_while_all_are_decoded():
     images = [b"", *SAME, SAME[0][:50], b"x"]
     with pytest.raises(SourceError) as caught:
-        hold(streamed(images), GIB)
+        in_memory(streamed(images), GIB, 1)
     assert str(caught.value) == (
         "image 0 is empty (0 bytes), and so are 2 more; mend or remove it, or train without such images: "
         "data.on_bad=skip"
     )
-    held = hold(streamed(images, on_bad="skip"), GIB)
+    held = in_memory(streamed(images, on_bad="skip"), GIB, 1)
     assert isinstance(held, Held)
     assert np.flatnonzero(held.labels == NO_IMAGE).tolist() == [0, 151, 152]
     assert (held.images[151] == np.array([100, 110, 120], np.uint8)[:, None, None]).all()

@@ -181,7 +181,7 @@ def test_what_may_not_be_read(root):
 def test_a_file_that_vanished(root):
     split = Folder(path=str(root)).open("train")
     (root / "train/ant/001.jpg").unlink()
-    with pytest.raises(SourceError, match=r"001\.jpg cannot be read \(No such file or directory\); mend or remove it"):
+    with pytest.raises(SourceError, match=r"001\.jpg is no longer there; it was when the folder was listed; mend"):
         split.image(1)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.data.order import chunk_bounds, key, keyed, mix, order, shard_bounds, share, uniform
+from shoal.data.shuffle import Shuffle
 
 seeds = st.integers(0, 2**63 - 1)
 epochs = st.integers(0, 10_000)
@@ -113,6 +114,40 @@ def test_every_sample_comes_to_every_place_equally_often():
     for epoch in range(8_000):
         places[np.arange(8), order(8, 3, epoch)] += 1
     assert abs(far_from_even(places)) < 6
+
+
+# Blocks
+
+shuffles = st.builds(lambda block, blocks: Shuffle(block=block, blocks=blocks), st.integers(1, 60), st.integers(2, 9))
+
+
+@given(count=st.integers(0, 400), seed=seeds, epoch=epochs, shuffle=shuffles)
+def test_an_order_of_blocks_is_a_permutation_of_its_arguments_alone(count, seed, epoch, shuffle):
+    ordered = order(count, seed, epoch, shuffle)
+    assert ordered.dtype == np.int64
+    assert np.array_equal(np.sort(ordered), np.arange(count))
+    assert np.array_equal(ordered, order(count, seed, epoch, shuffle))
+    assert np.array_equal(order(count, seed, epoch, Shuffle()), order(count, seed, epoch))
+
+
+@given(count=st.integers(1, 400), seed=seeds, epoch=epochs, shuffle=shuffles)
+def test_images_are_mixed_among_so_many_blocks_and_no_further(count, seed, epoch, shuffle):
+    ordered = order(count, seed, epoch, shuffle)
+    window, seen = set(), set()
+    for block in (ordered // shuffle.block).tolist():
+        if block not in window and len(window) == shuffle.blocks:
+            seen, window = seen | window, set()
+        window.add(block)
+        assert block not in seen  # each block is read in one go
+
+
+def test_in_blocks_every_sample_comes_to_every_place_and_beside_every_other():
+    places, beside = np.zeros((12, 12)), np.zeros((12, 12))
+    for epoch in range(6_000):
+        ordered = order(12, 3, epoch, Shuffle(block=2, blocks=2))
+        places[np.arange(12), ordered] += 1
+        beside[ordered[:-1], ordered[1:]] += 1
+    assert places.min() > 300 and beside[~np.eye(12, dtype=bool)].min() > 200
 
 
 # Shards, shares, chunks

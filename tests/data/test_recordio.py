@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import tempfile
 import time
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.data.readahead import Readahead
 from shoal.data.recordio import MAGIC, Header, Records, Writer, opened, pack
+from shoal.data.shuffle import Shuffle
 from shoal.data.source import SourceError
 from small_images import jpeg, real, write_rec
 
@@ -243,3 +246,61 @@ def test_the_scan_takes_no_longer_than_three_readings(tmp_path):
         Records(path)
         ratios.append((time.perf_counter() - read) / (read - began))
     assert sorted(ratios)[2] < 3
+
+
+# Files that change while they are read
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_file_that_is_cut_off_while_it_is_read_is_an_error_and_no_crash(index, tmp_path):
+    image, magic = bytes(3000), b"abcd" + WORD + bytes(3000)
+    records = Records(written(tmp_path / "some.rec", [pack(Header((1.0,)), image)] * 4 + [magic], index=index))
+    where = f"{tmp_path / 'some.rec'}: record 3 at byte {records.starts[3]}"
+    os.truncate(records.path, int(records.starts[3]) + 100)
+    assert records.image(2) == image
+    for read in (records.read, records.image, records.header):
+        with pytest.raises(SourceError) as caught:
+            read(3)
+        length = 24 + 8 + 3000
+        assert str(caught.value) == (
+            f"{where}: the file was cut off since it was opened, of {length} bytes 100 are left; copy it again"
+        )
+    with pytest.raises(SourceError, match=r"record 4 at byte \d+: the file was cut off since"):
+        records.read(4)
+
+
+def test_a_file_that_is_written_into_while_it_is_read_names_the_record(tmp_path):
+    records = Records(written(tmp_path / "some.rec", [pack(Header((1.0,)), bytes(30))] * 3 + [WORD + b"ab" + WORD * 2]))
+    with open(records.path, "r+b") as file:
+        file.seek(int(records.starts[1]))
+        file.write(b"other words")
+        file.seek(int(records.starts[3]) + 8)
+        file.write(b"other")
+    assert records.image(0) == records.image(2) == bytes(30)
+    with pytest.raises(SourceError) as caught:
+        records.image(1)
+    assert str(caught.value) == (
+        f"{records.path}: record 1 at byte {records.starts[1]}: begins with {b'other wo'.hex(' ')}; "
+        "the file was written into since it was opened; start again when it is whole"
+    )
+    with pytest.raises(SourceError, match=r"record 3 at byte \d+, part 1 at byte \d+"):
+        records.read(3)
+
+
+def test_a_file_that_is_replaced_by_another_while_it_is_read_stays_what_was_opened(tmp_path):
+    path = written(tmp_path / "some.rec", [b"one", b"two"])
+    records = opened(path)
+    os.replace(written(tmp_path / "other.rec", [b"others"]), path)
+    assert [records.read(0), records.read(1)] == [b"one", b"two"]
+    assert opened(path).read(0) == b"others"
+
+
+def test_blocks_are_fetched_once_until_they_are_long_ago(tmp_path, monkeypatch):
+    records = Records(write_rec(tmp_path / "some.rec", [jpeg(number) for number in range(11)], [0.0] * 11))
+    fetched: list[tuple[int, int]] = []
+    fetch = records.fetch
+    monkeypatch.setattr(records, "fetch", lambda *span: (fetched.append(span), fetch(*span)))
+    ahead = Readahead(records, Shuffle(block=2, blocks=2))
+    for number in (10, 1, 0, 4, 5, 3, 2, 7, 9, 0, 10):
+        assert ahead.image(number) == records.image(number)
+    assert fetched == [(10, 12), (0, 2), (4, 6), (2, 4), (6, 8), (8, 10), (0, 2), (10, 12)]

@@ -9,6 +9,7 @@ import pytest
 from a_training import predictions
 
 from shoal.base.errors import ShoalError
+from shoal.report.confusion import Confusion
 from shoal.report.predictions import Predictions
 
 
@@ -26,7 +27,7 @@ def test_a_file_gives_back_what_was_put_in(tmp_path: Path) -> None:
 def test_images_without_a_label_count_nowhere() -> None:
     held = predictions()
     assert held.known.sum() == 11 and held.correct.sum() == 8 and held.correct5.sum() == 11
-    assert held.confusion().tolist() == [[3, 1, 0], [0, 3, 1], [1, 0, 2]]
+    assert Confusion.of(held).cells.tolist() == [[3, 1, 0], [0, 3, 1], [1, 0, 2]]
 
 
 def test_the_worst_are_those_whose_label_seemed_least_probable() -> None:
@@ -51,7 +52,7 @@ def test_pictures_are_found_by_their_image() -> None:
 def test_outputs_beyond_the_names_have_one() -> None:
     held = predictions()
     held.guesses[0, 0] = 4
-    assert held.outputs == 5 and held.name(4) == "class 4" and held.confusion().shape == (5, 5)
+    assert held.outputs == 5 and held.name(4) == "class 4" and Confusion.of(held).cells.shape == (5, 5)
 
 
 @pytest.mark.parametrize("damage", ["cut", "rubbish", "missing", "empty", "pickled"])

@@ -23,7 +23,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_whole(path: Path, data: bytes | str) -> None:
+def write_whole(path: Path, data: bytes | memoryview | str) -> None:
     """Writes `path` so that a reader, or a crash at any moment, sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.aside")
@@ -99,3 +99,12 @@ def sync_file(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def cache_folder() -> Path | None:
+    """Where this user's programs keep what can be made anew ($XDG_CACHE_HOME, else ~/.cache); None: nobody knows."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "shoal"
+    except RuntimeError:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def cores() -> int:
@@ -28,3 +29,34 @@ def resident_peak() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def memory(root: str = "/") -> tuple[int, int] | None:
+    """Bytes of memory that this host, or this process's control group, has in all, and free; None: it does not say."""
+    try:
+        lines = (Path(root) / "proc/meminfo").read_text().splitlines()
+        told = {words[0]: int(words[1]) * 1024 for words in map(str.split, lines) if len(words) > 1}
+        limits = [(told["MemTotal:"], told["MemAvailable:"])]
+    except (OSError, KeyError, ValueError):
+        return None
+    for folder in _groups(root):
+        try:
+            most = int((folder / "memory.max").read_text())
+            held = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            used = int((folder / "memory.current").read_text()) - int(held["inactive_file"])
+            limits.append((most, max(0, most - used)))
+        except (OSError, KeyError, ValueError):  # no such file, or the limit is `max`
+            continue
+    return min(all_ for all_, _ in limits), min(free for _, free in limits)
+
+
+def _groups(root: str) -> list[Path]:
+    """This process's control group (version 2) and those that it lies in."""
+    try:
+        lines = (Path(root) / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    own = next((line[3:] for line in lines if line.startswith("0::/")), "/")
+    top = Path(root) / "sys/fs/cgroup"
+    inside = top / own.lstrip("/")
+    return [inside, *(folder for folder in inside.parents if top in (folder, *folder.parents))]

@@ -17,6 +17,7 @@ from shoal.base.duration import Span
 from shoal.data.augment import Augment
 from shoal.data.decode import Pictures
 from shoal.data.order import chunk_bounds, order, shard_bounds, share
+from shoal.data.shuffle import Shuffle
 from shoal.data.source import Encoded, Pixels
 
 
@@ -66,6 +67,7 @@ class Cut:
     merged: bool = False
     """All shards of the replica as one Batch, as `norm: sync` needs; an empty one where it has no images, because the
     other workers wait for its part in the statistics."""
+    shuffle: Shuffle | None = None
 
     def samples(self, step: int) -> tuple[int, int, int]:
         """(epoch, low, high): the global batch of `step` is order(epoch)[low:high]."""
@@ -129,7 +131,7 @@ class Batches:
         began = time.perf_counter()
         epoch, _, _ = cut.samples(first)
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, order(len(self._data.labels), cut.seed, epoch)
+            self._epoch, self._order = epoch, order(len(self._data.labels), cut.seed, epoch, cut.shuffle)
         counts = [cut.count(step) for step in range(first, last)]
         takes = [self._take(count, cut) for count in counts]
         lows = [cut.samples(step)[1] for step in range(first, last)]

@@ -112,8 +112,8 @@ def _opened(result: Check, split: Split) -> Any:
     try:
         faults: list[Fault] = []
         source = part("sources", keys, ("data",), faults)
-        if hasattr(source, "memory_gib"):
-            source = msgspec.structs.replace(source, memory_gib=0.0)
+        if hasattr(source, "cache"):
+            source = msgspec.structs.replace(source, cache="none")
         return source.open(split)
     except ShoalError as error:
         if str(error) not in result.wrong and not (split == "val" and "val_share" in data):

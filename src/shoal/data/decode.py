@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -88,18 +88,32 @@ class Pictures:
         return cast(Encoded, self._data).image(int(index))
 
 
-def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
-    """The images decoded once, on all cores, where they have one size and fit in `most_bytes`; else `data` as it is.
+def hold(data: Streamed, size: tuple[int, ...]) -> Held | None:
+    """The images decoded once, on all cores; None where not all have the size (channels, height, width).
 
     SourceError: images that cannot be decoded, unless they are to be skipped; then they are blank, NO_IMAGE.
     """
-    count = len(data.labels)
-    size = data.shape if data.shape[1] else _first_shape(data)
-    if not count or size is None or count * int(np.prod(size)) > most_bytes:
-        return data
-    held = np.empty((count, *size), np.uint8)  # by numpy, which asks for huge pages
-    channels, *plane = size
-    planes = torch.from_numpy(held).view(-1, *plane)
+    held = np.empty((len(data.labels), *size), np.uint8)  # by numpy, which asks for huge pages
+
+    def room(low: int, high: int) -> torch.Tensor:
+        return torch.from_numpy(held[low:high])
+
+    bad = decode_all(data, size, room)
+    if bad is None:
+        return None
+    labels, notes = marked(data, bad)
+    return Held(held, labels, data.classes, mean=data.mean, std=data.std, notes=notes)
+
+
+def decode_all(
+    data: Streamed,
+    size: tuple[int, ...],
+    room: Callable[[int, int], torch.Tensor],
+    done: Callable[[int, torch.Tensor], None] = lambda low, images: None,
+) -> dict[int, ImageError] | None:
+    """Every image decoded, on all cores: those of [low, high) into `room(low, high)`, uint8 [high - low, C, H, W], and
+    then `done(low, images)`. Which could not be, and are blank; None where not all have the size."""
+    count, (channels, *plane) = len(data.labels), size
     blank = torch.from_numpy(flat(data.mean)).expand(size)
     bad: dict[int, ImageError] = {}
 
@@ -114,26 +128,32 @@ def hold(data: Streamed, most_bytes: int) -> Held | Streamed:
             if image.shape != size:
                 return False
             made.append(image)
+        images = room(low, low + len(made))
         # Plane after plane: torch.stack would first make a view of each image.
-        torch.cat(made, out=planes[low * channels : (low + len(made)) * channels])
+        torch.cat(made, out=images.view(len(made) * channels, *plane))
+        done(low, images)
         return True
 
     with ThreadPoolExecutor(cores(), "decode") as pool:
         for same in pool.map(make, range(0, count, _SOME)):
             if not same:
                 pool.shutdown(cancel_futures=True)
-                return data
-    labels, notes = data.labels.copy(), ()
-    if bad:
-        first = min(bad)
-        if data.on_bad == "stop":
-            raise SourceError(bad_image(data.where(first), bad[first], len(bad) - 1))
-        labels[list(bad)] = NO_IMAGE
-        notes = (f"{len(bad):,} of {count:,} images skipped; the first: {data.where(first)} {bad[first]}",)
-    return Held(held, labels, data.classes, mean=data.mean, std=data.std, notes=notes)
+                return None
+    return bad
 
 
-def _first_shape(data: Streamed) -> tuple[int, ...] | None:
+def marked(data: Streamed, bad: Mapping[int, ImageError]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels with NO_IMAGE for those that are bad, and what to say of them. SourceError: they stop a training."""
+    if not bad:
+        return data.labels, ()
+    first, labels = min(bad), data.labels.copy()
+    if data.on_bad == "stop":
+        raise SourceError(bad_image(data.where(first), bad[first], len(bad) - 1))
+    labels[list(bad)] = NO_IMAGE
+    return labels, (f"{len(bad):,} of {len(labels):,} images skipped; the first: {data.where(first)} {bad[first]}",)
+
+
+def first_shape(data: Streamed) -> tuple[int, ...] | None:
     """Channels, height, width of the first image that can be decoded."""
     for index in range(len(data.labels)):
         try:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from shoal.base.errors import shown_path
+from shoal.base.world import World
 from shoal.data.decoder import Decoder
 from shoal.data.decoders.auto import Auto
 from shoal.data.image import Bytes, ImageError
-from shoal.data.source import Held, Source, SourceError, Split, Streamed
+from shoal.data.source import Encoded, Pixels, Source, SourceError, Split, Streamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,14 +31,33 @@ class EncodedSource(Source, frozen=True, kw_only=True):
     others come when they would have come, but has no label and counts nowhere."""
     decoder: Annotated[Decoder, Meta(extra={"seam": "decoders", "default": "auto"})] = Auto()
     """What makes pixels of JPEGs (`shoal list decoders`); the pixels are the same, but for nvjpeg's."""
+    cache: Literal["ram", "file", "none"] = "ram"
+    """Where images wait for their next epoch, which is then the same: ram, decoded once and held, where all have one
+    size, take at most memory_gib and fit in memory; file, in a file in cache_path, as pixels where all have one size,
+    else as they are; none, decoded anew each time (then image_size or augment.size has to say which size)."""
     memory_gib: Annotated[float, Meta(ge=0)] = 2.0
-    """Splits whose images have all one size, and together at most this, are decoded once and held; GiB per worker."""
+    """The most that cache: ram holds of a split; GiB per worker."""
+    cache_path: str | None = None
+    """Of cache: file, a folder on a fast disk of each host, which its workers and later trainings share. What is kept
+    there belongs to the images as they are: others are kept beside, and nothing is removed."""
 
-    def held(self, split: Streamed) -> Held | Streamed:
-        """The images of `split`, decoded now where they are few and of one size."""
-        from shoal.data.decode import hold
+    def faults(self) -> list[tuple[str, str]]:
+        if self.cache == "file" and not self.cache_path:
+            return [("cache_path", "cache: file needs a folder on a fast disk to keep images in")]
+        if self.cache != "file" and self.cache_path:
+            return [("cache_path", f"is of cache: file, not of {self.cache}")]
+        return []
 
-        return hold(split, int(self.memory_gib * 2**30))
+    def held(self, split: Streamed) -> Pixels | Encoded:
+        """The images of `split` from where `cache` says."""
+        if self.cache == "none" or not len(split.labels):
+            return split
+        from shoal.data.cache import in_file, in_memory
+
+        if self.cache == "file":
+            return in_file(split, Path(self.cache_path or ""))
+        world = World.from_env(os.environ)
+        return in_memory(split, int(self.memory_gib * 2**30), world.ranks_per_node if world else 1)
 
 
 class YourImages(EncodedSource, frozen=True, kw_only=True):
@@ -55,7 +76,7 @@ class YourImages(EncodedSource, frozen=True, kw_only=True):
     """Red, green, blue, in units of 0 to 255. Default: ImageNet's."""
 
     def faults(self) -> list[tuple[str, str]]:
-        wrong = []
+        wrong = super().faults()
         if not all(0 <= value <= 255 for value in self.mean):
             wrong.append(("mean", "expected numbers from 0 to 255"))
         if not all(0 < value <= 255 for value in self.std):
@@ -68,7 +89,10 @@ class YourImages(EncodedSource, frozen=True, kw_only=True):
         where: Callable[[int], str],
         labels: np.ndarray,
         classes: tuple[str, ...],
-    ) -> Held | Streamed:
+        *,
+        nbytes: Callable[[int], int],
+        version: object,
+    ) -> Pixels | Encoded:
         """What `open` returns; the arguments are Streamed's, of all images."""
         return self.held(
             Streamed(
@@ -81,17 +105,33 @@ class YourImages(EncodedSource, frozen=True, kw_only=True):
                 side=self.image_size,
                 on_bad=self.on_bad,
                 jpeg=self.decoder.ready(),
+                nbytes=nbytes,
+                version=version,
             )
         )
 
 
-def read_file(path: str) -> bytes:
-    """An image file's bytes. ImageError where it cannot be read."""
+def read_file(path: str, *, listed: bool = False) -> bytes:
+    """An image file's bytes; listed: it was found in a folder. ImageError where it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ImageError(f"cannot be read ({error.strerror})") from None
+        raise _unreadable(error, listed) from None
+
+
+def file_size(path: str) -> int:
+    """Bytes of an image file that was found in a folder. ImageError where it cannot be read."""
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise _unreadable(error, listed=True) from None
+
+
+def _unreadable(error: OSError, listed: bool) -> ImageError:
+    if listed and isinstance(error, FileNotFoundError):
+        return ImageError("is no longer there; it was when the folder was listed")
+    return ImageError(f"cannot be read ({error.strerror})")
 
 
 def train_or_val(folder: Path, split: Split) -> Path:

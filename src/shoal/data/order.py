@@ -5,7 +5,12 @@ All of it is a function of the recipe's seed and of counts, never of workers, th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from shoal.data.shuffle import Shuffle
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -44,9 +49,16 @@ def uniform(stream: int, indices: np.ndarray) -> np.ndarray:
     return (keyed(stream, indices) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of samples in an epoch: a permutation of range(count), int64, of (seed, epoch) alone."""
-    return np.argsort(keyed(key(seed, epoch, 0), np.arange(count)), kind="stable")
+def order(count: int, seed: int, epoch: int, shuffle: Shuffle | None = None) -> np.ndarray:
+    """The order of samples in an epoch: a permutation of range(count), int64, of (seed, epoch) and `shuffle` alone."""
+    samples = np.arange(count)
+    drawn = keyed(key(seed, epoch, 0), samples)
+    if shuffle is None or shuffle.block is None:
+        return np.argsort(drawn, kind="stable")
+    blocks = np.argsort(keyed(key(seed, epoch, 1), np.arange(-(-count // shuffle.block))), kind="stable")
+    window_of = np.empty(len(blocks), np.int64)
+    window_of[blocks] = np.arange(len(blocks)) // shuffle.blocks
+    return np.lexsort((drawn, window_of[samples // shuffle.block]))
 
 
 def shard_bounds(count: int, shards: int) -> list[tuple[int, int]]:

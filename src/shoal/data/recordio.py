@@ -1,9 +1,11 @@
-"""RecordIO: MXNet's file of many records, read through a memory map, and written.
+"""RecordIO: MXNet's file of many records, read and written.
 
 A record is a chain of parts. A part is the magic word, a word of (3 bits kind, 29 bits length), the bytes, and zeros up
 to a multiple of 4. Bytes that hold the magic word at a multiple of 4 are cut there: the word is left out, and the parts
 are marked first (1), middle (2) and last (3); a record in one part is marked 0. So the magic word at a multiple of 4
 always begins a part. A record of an image begins with a Header, followed by its labels if it has several, and the file.
+
+Only opening a file looks at it through a memory map: one that is cut off under a map kills the process.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import weakref
 import zlib
 from array import array
 from collections.abc import Sequence
@@ -33,6 +36,8 @@ _OPENING = struct.Struct("<III")  # of a part that begins with a header, up to i
 _MOST = (1 << 29) - 1  # bytes of a part
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _LARGE = 4096  # bytes of a record above which walking from one to the next beats reading everything
+_CHANGED = "the file was written into since it was opened; start again when it is whole"
+_FETCHED = 1 << 17  # bytes asked for in one go: Linux leaves out what goes beyond a disk's own readahead
 _WINDOW = 1 << 24  # words looked at in one go
 
 
@@ -148,20 +153,26 @@ class Records:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with open(path, "rb") as file:
-                self._bytes: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._file)
+            status = os.fstat(self._file)
+            self._bytes = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         except ValueError:
             raise SourceError(f"{shown_path(path)}: is empty; a RecordIO file begins with {_hex(MAGIC)}") from None
         except OSError as error:
             raise SourceError(f"{shown_path(path)}: cannot be read ({error.strerror})") from None
+        self.version = (status.st_size, status.st_mtime_ns)
+        """Another one, once the file has changed."""
         if len(self._bytes) < 8:
             self._parts(0, 0)  # tells what is missing
-        self._view = memoryview(self._bytes)
-        self._last = len(self._bytes) - 8 - _HEADER.size  # where the last record with a header can begin
         self._words = np.frombuffer(self._bytes, "<u4", len(self._bytes) // 4)
         index = path.with_suffix(".idx")
         self.starts = self._indexed(index) if index.is_file() else self._scanned()
         """int64 [n]: the byte at which each record begins."""
+        words = self._words[self.starts // 4 + 1]
+        self._ends = np.append(self.starts[1:], len(self._bytes))
+        whole = words >> 29 == _WHOLE
+        self._ends[whole] = self.starts[whole] + 8 + (words[whole] & _MOST)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -171,24 +182,58 @@ class Records:
         return f"{shown_path(self.path)}: record {number} at byte {self.starts[number]}"
 
     def read(self, number: int) -> bytes:
-        """The record's bytes, its parts joined."""
-        start = int(self.starts[number])
-        _, word = _PART.unpack_from(self._bytes, start)
-        if word >> 29 == _WHOLE:
-            return self._bytes[start + 8 : start + 8 + word]
-        return _MAGIC.join(self._bytes[low:high] for low, high in self._parts(number, start)[0])
+        """The record's bytes, its parts joined. SourceError: the file is no longer what was opened."""
+        held, start = self._held(number), int(self.starts[number])
+        _, word = _PART.unpack_from(held)
+        if word == len(held) - 8:
+            return held[8:]
+        return _MAGIC.join(held[low:high] for low, high in self._parts(number, start, held)[0])
 
     def header(self, number: int) -> Header:
         return self._opened(number)[0]
 
     def image(self, number: int) -> Bytes:
-        """The encoded image in the record; a view into the file where it lies there in one piece."""
-        start = int(self.starts[number])
-        _, word, several = _OPENING.unpack_from(self._view, start) if start <= self._last else (0, 0, 0)
+        """The encoded image in the record."""
+        held = self._held(number)
+        _, word, several = _OPENING.unpack_from(held) if len(held) >= _OPENING.size else (0, 0, 0)
         low = _HEADER.size + 4 * several
-        if low <= word <= _MOST:  # in one part
-            return self._view[start + 8 + low : start + 8 + word]
+        if low <= word == len(held) - 8:  # in one part
+            return memoryview(held)[8 + low :]
         return self._opened(number)[1]
+
+    def fetch(self, first: int, last: int) -> None:
+        """Has the system read records first … last-1 into its cache, where it can, without waiting for them."""
+        if hasattr(os, "posix_fadvise"):
+            start, end = int(self.starts[first]), int(self._ends[min(last, len(self)) - 1])
+            for low in range(start, end, _FETCHED):
+                os.posix_fadvise(self._file, low, min(_FETCHED, end - low), os.POSIX_FADV_WILLNEED)
+
+    def nbytes(self, number: int) -> int:
+        """Of the encoded image."""
+        head = os.pread(self._file, _OPENING.size, int(self.starts[number]))
+        _, word, several = _OPENING.unpack(head) if len(head) == _OPENING.size else (0, 0, 0)
+        low = _HEADER.size + 4 * several
+        return word - low if low <= word <= _MOST else len(self.image(number))
+
+    def _held(self, number: int) -> bytes:
+        """The file from where the record begins up to its end."""
+        held = self._span(number, int(self._ends[number]))
+        magic, word = _PART.unpack_from(held)
+        if magic != MAGIC or (word >> 29 == _WHOLE and word != len(held) - 8):
+            raise SourceError(f"{self.where(number)}: begins with {held[:8].hex(' ')}; {_CHANGED}")
+        return held
+
+    def _span(self, number: int, end: int) -> bytes:
+        """The file from where the record begins up to byte `end`."""
+        start = int(self.starts[number])
+        try:
+            held = os.pread(self._file, end - start, start)
+        except OSError as error:
+            raise SourceError(f"{self.where(number)}: cannot be read ({error.strerror})") from None
+        if len(held) < end - start:
+            left = f"of {end - start} bytes {len(held)} are left"
+            raise SourceError(f"{self.where(number)}: the file was cut off since it was opened, {left}; copy it again")
+        return held
 
     def _opened(self, number: int) -> tuple[Header, bytes]:
         record = self.read(number)
@@ -234,11 +279,11 @@ class Records:
             return [f"{shown_path(file)}: cannot be read ({first_line(error)}); remove it, or pack anew"]
         if sums.shape != (len(self),) or sums.dtype != np.dtype("<u4"):
             return [f"{shown_path(file)}: does not belong to {len(self):,} records; remove it, or pack anew"]
-        ends = [*self.starts[1:].tolist(), len(self._bytes)]
+        ends = np.append(self.starts[1:], len(self._bytes))
         return [
             f"{self.where(number)}: its bytes are not those that were packed (CRC-32); copy the file again"
-            for number, (start, end) in enumerate(zip(self.starts.tolist(), ends, strict=True))
-            if zlib.crc32(self._view[start:end]) != sums[number]
+            for number, end in enumerate(ends.tolist())
+            if zlib.crc32(self._span(number, end)) != sums[number]
         ]
 
     # Finding the records
@@ -271,22 +316,24 @@ class Records:
             at = end
         return np.array(starts, np.int64)
 
-    def _parts(self, number: int, start: int) -> tuple[list[tuple[int, int]], int]:
-        """[low, high) of the bytes of each part of the record at `start`, and where the next one begins."""
+    def _parts(self, number: int, start: int, held: bytes | None = None) -> tuple[list[tuple[int, int]], int]:
+        """[low, high) of the bytes of each part of the record at `start`, and where the next one begins; in the
+        whole file, or in `held`, the record alone."""
         parts: list[tuple[int, int]] = []
-        at, size = start, len(self._bytes)
+        whole, base = (self._bytes, 0) if held is None else (held, start)
+        at, size = start - base, len(whole)
         while True:
             where = f"{shown_path(self.path)}: record {number} at byte {start}"
-            place = f", part {len(parts)} at byte {at}" if parts else ""
+            place = f", part {len(parts)} at byte {at + base}" if parts else ""
             if size - at < 8:
                 what = (
                     f"its part {len(parts)} is missing" if parts else f"only {size - at} of its first 8 bytes are there"
                 )
-                raise SourceError(f"{where}: the file is cut off at byte {size}: {what}; copy it again")
-            magic, word = _PART.unpack_from(self._bytes, at)
+                raise SourceError(f"{where}: the file is cut off at byte {size + base}: {what}; copy it again")
+            magic, word = _PART.unpack_from(whole, at)
             kind, length = word >> 29, word & _MOST
             if magic != MAGIC:
-                hint = "the file is damaged or no RecordIO file" if at else "this is no RecordIO file"
+                hint = "the file is damaged or no RecordIO file" if at + base else "this is no RecordIO file"
                 raise SourceError(f"{where}{place}: {_hex(magic)} stands where {_hex(MAGIC)} should; {hint}")
             if kind not in ((_MIDDLE, _LAST) if parts else (_WHOLE, _FIRST)):
                 wanted = "a further part (2 or 3)" if parts else "a whole record (0) or a first part (1)"
@@ -294,7 +341,7 @@ class Records:
             low, high = at + 8, at + 8 + length
             if high > size:
                 left = f"{length} bytes announced, {size - low} left"
-                raise SourceError(f"{where}{place}: the file is cut off at byte {size}: {left}; copy it again")
+                raise SourceError(f"{where}{place}: the file is cut off at byte {size + base}: {left}; copy it again")
             parts.append((low, high))
             at = low + (length + 3 & ~3)
             if kind in (_WHOLE, _LAST):

@@ -12,6 +12,7 @@ from msgspec import Meta
 from shoal.base.errors import ShoalError
 from shoal.data.augment import Augment
 from shoal.data.image import Bytes, ImageError, centred, decode
+from shoal.data.shuffle import Shuffle
 from shoal.recipe.part import Part
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Images(Protocol):
     std: tuple[float, ...]
     notes: tuple[str, ...]
     """What a person should know about these images, as how many were skipped."""
+    told: str
+    """Where they come from, and why; empty: nothing to say."""
 
 
 class Pixels(Images, Protocol):
@@ -77,6 +80,8 @@ class Source(Part, frozen=True, kw_only=True):
     """Threads per worker that prepare batches ahead, decoding large images; 0: the training thread does it."""
     augment: Augment = Augment()
     """What training images go through: crops, mirroring, changes of shape and colour (docs/augment.md)."""
+    shuffle: Shuffle = Shuffle()
+    """The order of training images."""
     eval_batch: Annotated[int, Meta(ge=1)] = 256
     """Images per validation chunk. Workers take whole chunks, so results do not depend on their number."""
 
@@ -107,6 +112,7 @@ class Held:
         self.mean = mean
         self.std = std
         self.notes = notes
+        self.told = ""
 
     def pixels(self, indices: np.ndarray) -> np.ndarray:
         return self.images[indices]
@@ -127,16 +133,22 @@ class Streamed:
         side: int | None = None,
         on_bad: Literal["stop", "skip"] = "stop",
         jpeg: Jpeg | None = None,
+        nbytes: Callable[[int], int] | None = None,
+        version: object = None,
     ) -> None:
         """where: how messages name an image. labels integer [n]. side: images are resized and cut to that, pixels.
-        jpeg: decodes those."""
+        jpeg: decodes those. nbytes: of an encoded image, where that is known without reading it. version: another
+        one, once the files have changed."""
         self.read, self.where = read, where
+        self.nbytes = nbytes or (lambda index: len(read(index)))
+        self.version = version
         self.labels = labels.astype("int64")
         self.classes = classes
         self.shape: tuple[int, int, int] = (3, side or 0, side or 0)
         self.mean = mean
         self.std = std
         self.notes: tuple[str, ...] = ()
+        self.told = ""
         self.on_bad = on_bad
         self._jpeg = jpeg
         self._side = side

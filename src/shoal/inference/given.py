@@ -30,6 +30,7 @@ class Given:
 
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    told = ""
 
     def __init__(
         self,

@@ -117,7 +117,8 @@ class Recipe(Options, frozen=True, kw_only=True):
 
 FREE_KEYS = frozenset(
     {"eval_every", "save_every", "keep_last", "log_every", "monitor", "trace"}
-    | {f"data.{key}" for key in ("threads", "path", "val", "eval_batch", "memory_gib", "download", "decoder.name")}
+    | {f"data.{key}" for key in ("threads", "path", "val", "eval_batch", "download", "decoder.name")}
+    | {f"data.{key}" for key in ("cache", "cache_path", "memory_gib")}
     | {"task.teacher.run", "task.teacher.pretrained"}  # whose weights are compared themselves
 )
 """Keys that a resumed run may change without asking: they say when, how fast and from where, not what is trained."""

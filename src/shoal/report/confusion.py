@@ -12,6 +12,8 @@ from shoal.report.predictions import Predictions
 
 MOST_CELLS = 20
 """Classes up to which every cell can be read as a number."""
+MOST_CLASSES = 2000
+"""Classes up to which a page has a pixel per cell, and a row per class."""
 
 
 class Pair(NamedTuple):
@@ -49,8 +51,8 @@ class Confusion:
     """Of one validation."""
 
     names: tuple[str, ...]
-    cells: np.ndarray
-    """int64 [classes, classes]: images of the row's class that were taken for the column's."""
+    met: tuple[np.ndarray, np.ndarray, np.ndarray]
+    """Labels, guesses and how many images of that class were taken for that one, int64 [k] each; the others are 0."""
     counts: np.ndarray
     """int64 [classes]: images of the class."""
     correct5: np.ndarray
@@ -65,23 +67,35 @@ class Confusion:
         correct5 = np.bincount(labels[predictions.correct5], minlength=outputs)
         return Confusion(names, predictions.confusion(), counts, correct5)
 
+    @property
+    def cells(self) -> np.ndarray:
+        """int64 [classes, classes]: images of the row's class that were taken for the column's. For few classes."""
+        labels, guesses, counts = self.met
+        cells = np.zeros((len(self.names), len(self.names)), np.int64)
+        cells[labels, guesses] = counts
+        return cells
+
     def rows(self) -> list[Row]:
         """Classes that have images, the worst first."""
         return sorted(self.by_class(), key=lambda row: (row.top1, row.top5))
 
     def by_class(self) -> list[Row]:
         """Classes that have images, in their order."""
-        off = self.cells.copy()
-        np.fill_diagonal(off, 0)
-        other = off.argmax(1)
+        right, mistaken, other = (np.zeros(len(self.names), np.int64) for _ in range(3))
+        labels, guesses, counts = self.met
+        same = labels == guesses
+        right[labels[same]] = counts[same]
+        rising = np.lexsort((-guesses, counts))  # the most frequent, and of those the first, comes last and stays
+        rising = rising[~same[rising]]
+        other[labels[rising]], mistaken[labels[rising]] = guesses[rising], counts[rising]
         return [
             Row(
                 name,
                 int(self.counts[label]),
-                int(self.cells[label, label]),
+                int(right[label]),
                 int(self.correct5[label]),
-                self.names[other[label]] if off[label, other[label]] else "",
-                int(off[label, other[label]]),
+                self.names[other[label]] if mistaken[label] else "",
+                int(mistaken[label]),
             )
             for label, name in enumerate(self.names)
             if self.counts[label]
@@ -89,14 +103,12 @@ class Confusion:
 
     def pairs(self, most: int = 20) -> list[Pair]:
         """The pairs confused most often, the most frequent first."""
-        off = self.cells.copy()
-        np.fill_diagonal(off, 0)
-        flat = off.ravel()
-        order = np.argsort(-flat, kind="stable")[:most]
-        found = [(divmod(int(cell), len(self.names)), int(flat[cell])) for cell in order if flat[cell]]
+        labels, guesses, counts = self.met
+        wrong = np.flatnonzero(labels != guesses)
+        found = wrong[np.argsort(-counts[wrong], kind="stable")][:most]
         return [
             Pair(self.names[label], self.names[guess], count, int(self.counts[label]))
-            for (label, guess), count in found
+            for label, guess, count in zip(*(column[found].tolist() for column in self.met), strict=True)
         ]
 
     def shares(self) -> np.ndarray:

@@ -15,7 +15,7 @@ from shoal.base.files import write_whole
 from shoal.base.run import Run
 from shoal.report import picture
 from shoal.report.charts import Chart, Line
-from shoal.report.confusion import MOST_CELLS, Confusion
+from shoal.report.confusion import MOST_CELLS, MOST_CLASSES, Confusion
 from shoal.report.reading import Reading
 from shoal.report.shares import Share, shares
 from shoal.report.sinks import Event
@@ -68,6 +68,7 @@ def templates(*folders: Path) -> jinja2.Environment:
 
     loader = jinja2.FileSystemLoader([Path(__file__).parent / "pages", *folders])
     env = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    env.globals.update(most_cells=MOST_CELLS, most_classes=MOST_CLASSES)
     env.undefined = jinja2.StrictUndefined
     env.filters |= {"percent": percent, "seconds": seconds, "number": "{:,}".format}
     return env
@@ -143,8 +144,8 @@ class Told:
 
     @cached_property
     def confusion_picture(self) -> str | None:
-        """Where there are too many classes for numbers."""
-        if self.confusion is None or len(self.confusion.names) <= MOST_CELLS:
+        """Where there are too many classes for numbers, and not too many for a picture."""
+        if self.confusion is None or not MOST_CELLS < len(self.confusion.names) <= MOST_CLASSES:
             return None
         return picture.as_uri(self.confusion.png(), "png")
 
@@ -224,6 +225,8 @@ class Together:
         held = [told.confusion for told in self.runs]
         found = [confusion for confusion in held if confusion is not None]
         if len(found) < len(held) or len({confusion.names for confusion in found}) > 1:
+            return []
+        if len(found[0].names) > MOST_CLASSES:
             return []
         by_name = [{row.name: percent(row.top1) for row in confusion.rows()} for confusion in found]
         return [(name, [rows.get(name, "-") for rows in by_name]) for name in found[0].names if name in by_name[0]]

@@ -39,8 +39,16 @@ class Data:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the splits have to say."""
-        splits = (("train", self.train), ("val", self.val))
-        return tuple(f"data, {split}: {note}" for split, images in splits for note in images.notes)
+        return tuple(f"data, {split}: {note}" for split, images in self._splits for note in images.notes)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Where their images come from."""
+        return tuple(f"data, {split}: {images.told}" for split, images in self._splits if images.told)
+
+    @property
+    def _splits(self) -> tuple[tuple[str, Pixels | Encoded], ...]:
+        return (("train", self.train), ("val", self.val))
 
 
 def open_data(recipe: Recipe) -> Data:
@@ -75,6 +83,7 @@ def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
     """How this recipe's batches are cut for this gang."""
     batch, shards = recipe.batch_for(gang.num_ranks), recipe.shards_for(gang.num_ranks)
     strategy: Any = recipe.strategy
+    source: Any = recipe.data
     strategy.check(gang.num_ranks, gang.num_servers, shards)
     recipe.check_cut(gang.num_ranks)
     if recipe.drop_last:
@@ -89,6 +98,7 @@ def cut_of(recipe: Recipe, images: int, gang: Gang) -> Cut:
         replica=replica,
         num_replicas=num_replicas,
         merged=recipe.norm == "sync",
+        shuffle=source.shuffle,
     )
 
 
@@ -128,8 +138,20 @@ class Setup:
             _start_from_images(created.module, recipe, data, gang)
         task, teacher = taught(recipe, data, gang, beat)
         rig = _rig(recipe, task, created.module, data, clock, cut, gang)
-        notes = (*data.notes, *created.notes, *((told,) if told else ()))
+        notes = (*data.notes, *_unmixed(recipe, data), *created.notes, *((told,) if told else ()))
         return Setup(recipe, gang, data, cut, clock, rig, notes, teacher)
+
+
+def _unmixed(recipe: Recipe, data: Data) -> tuple[str, ...]:
+    """Images in blocks that lie class after class."""
+    source: Any = recipe.data
+    labels = data.train.labels
+    if source.shuffle.block is None or labels.min() == labels.max() or (labels[1:] < labels[:-1]).any():
+        return ()
+    return (
+        "data.shuffle.block: the images lie class after class, so that few classes come together; mix them "
+        "(shoal data pack --shuffle) or leave it out",
+    )
 
 
 def shown(recipe: Recipe, data: Data) -> tuple[int, int, int]:

@@ -180,7 +180,7 @@ def _start(loaded: Loaded, setup: Setup, machine: Machine, parameters: int, *, r
     why += tensor_cores(recipe.precision.name, machine.device, shard, recipe.model.channels_last)
     if decoder := getattr(recipe.data, "decoder", None):
         why.append(decoder.why())
-    why += setup.rig.told
+    why += [*setup.data.told, *setup.rig.told]
     if recipe.shards == "auto":
         why.append(f"shards: {recipe.shards_for(workers)} (auto; another number of workers would train another model)")
     if recipe.batch is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.base.errors import first_line, shown_path
 from shoal.data.encoded import EncodedSource, train_or_val
-from shoal.data.source import Held, SourceError, Split, Streamed
+from shoal.data.source import Encoded, Held, Pixels, SourceError, Split, Streamed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
     download: bool = False
     """Fetch the archive (170 MB) into `path` where nothing is found there."""
 
-    def open(self, split: Split) -> Held | Streamed:
+    def open(self, split: Split) -> Pixels | Encoded:
         found = self._found(split)
         if found is None and self.download:
             self._fetch()
@@ -45,7 +45,7 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
             )
         return found
 
-    def _found(self, split: Split) -> Held | Streamed | None:
+    def _found(self, split: Split) -> Pixels | Encoded | None:
         """The split from the first form that is there, or None."""
         path = Path(self.path)
         for folder in (path / name for name in _FOLDERS):
@@ -72,7 +72,7 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
         labels = np.concatenate([labels for _, labels in pairs])
         return Held(images, labels, CLASSES, mean=MEAN, std=STD, limit=self.limit)
 
-    def _records(self, file: Path) -> Held | Streamed:
+    def _records(self, file: Path) -> Pixels | Encoded:
         from shoal.data.recordio import opened
 
         records = opened(file)
@@ -93,6 +93,8 @@ class Cifar10(EncodedSource, frozen=True, kw_only=True):
             side=32,
             on_bad=self.on_bad,
             jpeg=self.decoder.ready(),
+            nbytes=records.nbytes,
+            version=records.version,
         )
         return self.held(images)
 

@@ -3,15 +3,20 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from shoal.base.errors import shown_path
-from shoal.data.encoded import YourImages, read_file
-from shoal.data.source import NO_LABEL, Held, SourceError, Split, Streamed
+from shoal.data.encoded import YourImages, file_size, read_file
+from shoal.data.source import NO_LABEL, Encoded, Pixels, SourceError, Split
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from shoal.data.tree import Tree
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 """Files that are images, whatever the case of the letters."""
@@ -32,53 +37,64 @@ class Folder(YourImages, frozen=True, kw_only=True):
     """A folder of further training images, of any depth, of which nobody knows the class: a task with a teacher learns
     from them beside the others; absent: none."""
 
-    def open(self, split: Split) -> Held | Streamed:
+    def open(self, split: Split) -> Pixels | Encoded:
         import numpy as np
 
-        classes = classes_in(self._root("train"))
-        shares = self._shares()
-        root = self._root("train" if shares else split)
-        found = classes if split == "train" else classes_in(root, self._root("train"))
-        if unknown := sorted(set(found) - set(classes)):
+        from shoal.data.tree import tree
+
+        shares, train = self._shares(), self._root("train")
+        root = train if shares else self._root(split)
+        listed = tree(str(root))
+        found = listed.classes or classes_in(root, train if split == "val" else None)
+        classes = found if root == train else classes_in(train)
+        numbers = {name: number for number, name in enumerate(classes)}
+        if unknown := [name for name in found if name not in numbers]:
             raise SourceError(
-                f"{shown_path(root / unknown[0])}: no class of this name in {shown_path(self._root('train'))}"
+                f"{shown_path(root / unknown[0])}: no class of this name in {shown_path(train)}"
                 + (f" (nor of {len(unknown) - 1} others)" if len(unknown) > 1 else "")
             )
-        files, labels = [], []
-        for name in found:
-            images = images_in(root / name)
-            if not images and self.on_bad == "stop":
-                raise SourceError(
-                    f"{shown_path(root / name)}: a class folder without images ({', '.join(ENDINGS)}); "
-                    "remove it, or data.on_bad=skip keeps the class all the same"
-                )
-            if shares:
-                images = self._shared(images, root, split)
-            files += images
-            labels += [classes.index(name)] * len(images)
+        of = listed.class_of()
+        empty = np.bincount(of[of >= 0], minlength=len(found)) == 0
+        if empty.any() and self.on_bad == "stop":
+            raise SourceError(
+                f"{shown_path(root / found[empty.argmax()])}: a class folder without images ({', '.join(ENDINGS)}); "
+                "remove it, or data.on_bad=skip keeps the class all the same"
+            )
+        taken = np.flatnonzero((of >= 0) & (self._kept_apart(listed, of) == (split == "val")) if shares else of >= 0)
+        labels = np.array([numbers[name] for name in found], np.int64)[of[taken]]
+        more: Sequence[str] = ()
         if split == "train" and self.unlabelled is not None:
-            more = self._more()
-            files, labels = files + more, labels + [NO_LABEL] * len(more)
-        order = np.arange(len(files))
+            more = self._more(self.unlabelled)
+            taken = np.append(taken, len(listed) + np.arange(len(more)))
+            labels = np.append(labels, np.full(len(more), NO_LABEL))
         if self.limit:
-            turn = np.concatenate([np.arange(len(list(same))) for _, same in groupby(labels)])
-            order = np.lexsort((np.array(labels) % (len(classes) + 1), turn))
+            by_turns = np.lexsort((labels % (len(classes) + 1), _turns(labels)))[: self.limit]
+            taken, labels = taken[by_turns], labels[by_turns]
+
+        def path(index: int) -> str:
+            number = int(taken[index])
+            return listed[number] if number < len(listed) else more[number - len(listed)]
 
         def read(index: int) -> bytes:
-            return read_file(files[order[index]])
+            return read_file(path(index), listed=True)
 
         def where(index: int) -> str:
-            return shown_path(files[order[index]])
+            return shown_path(path(index))
 
-        return self.split(read, where, np.array(labels, np.int64)[order], tuple(shown_path(name) for name in classes))
+        def nbytes(index: int) -> int:
+            return file_size(path(index))
 
-    def _more(self) -> list[str]:
+        names, version = tuple(shown_path(name) for name in classes), (listed.stamps.tolist(), len(more))
+        return self.split(read, where, labels, names, nbytes=nbytes, version=version)
+
+    def _more(self, folder: str) -> Tree:
         """The images without labels."""
-        folder = Path(self.unlabelled or "")
-        if not folder.is_dir():
+        from shoal.data.tree import tree
+
+        if not Path(folder).is_dir():
             raise SourceError(f"{shown_path(folder)}: no such folder (data.unlabelled)")
-        found = images_in(folder)
-        if not found:
+        found = tree(folder)
+        if not len(found):
             raise SourceError(f"{shown_path(folder)}: holds no images (data.unlabelled; {', '.join(ENDINGS)})")
         return found
 
@@ -86,15 +102,18 @@ class Folder(YourImages, frozen=True, kw_only=True):
         """Whether validation images are taken from the training folder."""
         return self.val_share is not None and self.val is None and not (Path(self.path) / "val").is_dir()
 
-    def _shared(self, images: list[str], root: Path, split: Split) -> list[str]:
-        """A class's images that belong to `split`, in their order: the same on every host, whatever the seed."""
-        count = min(max(1, round((self.val_share or 0) * len(images))), len(images) - 1)
+    def _kept_apart(self, listed: Tree, of: np.ndarray) -> np.ndarray:
+        """bool [n]: of each class's images those to validate on: the same on every host, whatever the seed."""
+        import numpy as np
 
-        def drawn(path: str) -> bytes:
-            return hashlib.blake2b(os.fsencode(os.path.relpath(path, root))).digest()
-
-        kept = set(sorted(images, key=drawn)[: max(count, 0)])
-        return [image for image in images if (image in kept) == (split == "val")]
+        digests = [hashlib.blake2b(listed.below(index)).digest()[:16] for index in range(len(listed))]
+        drawn = np.argsort(np.array(digests, "S16"), kind="stable")
+        drawn = drawn[np.argsort(of[drawn], kind="stable")]
+        sizes = np.bincount(of + 1)
+        counts = np.minimum(np.maximum(1, np.rint((self.val_share or 0) * sizes)), sizes - 1)
+        kept = np.zeros(len(listed), bool)
+        kept[drawn] = _turns(of[drawn]) < counts[of[drawn] + 1]
+        return kept
 
     def _root(self, split: Split) -> Path:
         """The folder that holds the class folders of a split."""
@@ -143,17 +162,19 @@ def by_class(root: Path) -> str:
     return shown_path(f"{root}-by-class")
 
 
-def images_in(folder: Path) -> list[str]:
-    """Paths of the images in a class folder and below it, in the order of their bytes."""
-    found: list[str] = []
-    for entry in sorted(entries_of(folder), key=lambda entry: os.fsencode(entry.name)):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            found += images_in(Path(entry.path))
-        elif entry.name.lower().endswith(ENDINGS):
-            found.append(entry.path)
-    return found
+def images_in(folder: str | os.PathLike[str]) -> list[str]:
+    """Paths of the images in a folder and below it, in the order of their bytes."""
+    from shoal.data.tree import tree
+
+    return list(tree(os.fspath(folder), keep=False))
+
+
+def _turns(labels: np.ndarray) -> np.ndarray:
+    """int64 [n]: how many of the same label, which lie together, came before."""
+    import numpy as np
+
+    first = np.flatnonzero(np.diff(labels, prepend=labels[:1] - 1))
+    return np.arange(len(labels)) - np.repeat(first, np.diff(first, append=len(labels)))
 
 
 def entries_of(folder: Path) -> list[os.DirEntry[str]]:

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from shoal.base.errors import shown_path
 from shoal.data.encoded import YourImages, train_or_val
-from shoal.data.source import Held, SourceError, Split, Streamed
+from shoal.data.source import Encoded, Pixels, SourceError, Split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,11 +23,12 @@ class Recordio(YourImages, frozen=True, kw_only=True):
     label: Annotated[int, Meta(ge=0)] = 0
     """Which of its labels an image is trained on, where records have several; 0: the first."""
 
-    def open(self, split: Split) -> Held | Streamed:
+    def open(self, split: Split) -> Pixels | Encoded:
         from shoal.data.recordio import opened
 
         records = opened(self._file(split))
-        return self.split(records.image, records.where, *self.labels_and_classes(split))
+        labels, classes = self.labels_and_classes(split)
+        return self.split(records.image, records.where, labels, classes, nbytes=records.nbytes, version=records.version)
 
     def labels_and_classes(self, split: Split) -> tuple[np.ndarray, tuple[str, ...]]:
         """int64 [n]; names of the classes that are trained on."""
