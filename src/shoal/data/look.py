@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.base.errors import shown_path
 from shoal.data.encoded import train_or_val
 from shoal.data.labels import read_labels
 from shoal.data.source import SourceError, Split
 from shoal.data.sources.cifar10 import Cifar10, form_at
-from shoal.data.sources.folder import ENDINGS, by_class, classes_in, entries_of, images_in, sorted_by
+from shoal.data.sources.folder import ENDINGS, by_class, classes_in, entries_of, sorted_by
 from shoal.data.sources.recordio import Recordio
+from shoal.data.tree import tree
 
 NONE = "(no class)"
 """In place of a class: images without a label."""
@@ -190,7 +193,10 @@ def _classes(found: Found, root: Path, name: str, train: Path | None, known: Par
         found.wrong.append(f"{shown_path(root)}: {_loose(root):,} images lie flat in it, without class folders")
         found.mend.append(sorted_by(root, train))
         return Part(name, shown_path(root), {NONE: _loose(root)})
-    counts = {shown_path(folder): len(images_in(root / folder)) for folder in classes_in(root)}
+    listed = tree(str(root))
+    of, folders = listed.class_of(), listed.classes or classes_in(root)
+    images = np.bincount(of[of >= 0], minlength=len(folders))
+    counts = {shown_path(folder): int(count) for folder, count in zip(folders, images, strict=True)}
     empty = [folder for folder, count in counts.items() if not count]
     if empty:
         more = f", and {len(empty) - 1} more" if len(empty) > 1 else ""

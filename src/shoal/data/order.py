@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from shoal.data.shuffle import Shuffle
 
+_SAMPLES, _BLOCKS = 0, 13
+"""Streams of random numbers; the others are augmentation's (data/augment/draws.py)."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
@@ -52,10 +54,10 @@ def uniform(stream: int, indices: np.ndarray) -> np.ndarray:
 def order(count: int, seed: int, epoch: int, shuffle: Shuffle | None = None) -> np.ndarray:
     """The order of samples in an epoch: a permutation of range(count), int64, of (seed, epoch) and `shuffle` alone."""
     samples = np.arange(count)
-    drawn = keyed(key(seed, epoch, 0), samples)
+    drawn = keyed(key(seed, epoch, _SAMPLES), samples)
     if shuffle is None or shuffle.block is None:
         return np.argsort(drawn, kind="stable")
-    blocks = np.argsort(keyed(key(seed, epoch, 1), np.arange(-(-count // shuffle.block))), kind="stable")
+    blocks = np.argsort(keyed(key(seed, epoch, _BLOCKS), np.arange(-(-count // shuffle.block))), kind="stable")
     window_of = np.empty(len(blocks), np.int64)
     window_of[blocks] = np.arange(len(blocks)) // shuffle.blocks
     return np.lexsort((drawn, window_of[samples // shuffle.block]))

@@ -21,7 +21,7 @@ def views(source: Source, images: int, seed: int) -> bytes:
     data = source.open("train")
     if misfit := source.augment.fault(*data.shape):
         raise UsageError(f"data.augment: {misfit}")
-    chosen = order(len(data.labels), seed, 0)[:images]
+    chosen = order(len(data.labels), seed, 0, source.shuffle)[:images]
     pictures = Pictures(data, source.augment)
     seen = [pictures.train(chosen, seed=seed, epoch=epoch)[0] for epoch in range(EPOCHS)]
     valid, _ = pictures.val(chosen)

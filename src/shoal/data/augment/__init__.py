@@ -194,7 +194,7 @@ class Augment(Options, frozen=True, kw_only=True):
         if not height:
             return (
                 "images of several sizes need data.augment.size (random parts, resized to that) or data.image_size "
-                "(every image resized and cut to that once)"
+                "(every image resized and cut to that once); with data.cache=none all images do"
             )
         if self.crop and self.crop > min(height, width) + 2 * self.pad:
             return f"a crop of {self.crop} px does not fit images of {height} x {width} px padded by {self.pad}"

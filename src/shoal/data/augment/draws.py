@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ROW, COLUMN, MIRROR, AREA, RATIO = 1, 2, 3, 4, 5
 AFFINE, POLICY, COLOUR, ERASE, CUTOUT = 8, 9, 10, 11, 12
-"""Streams of random numbers; 0 is the order of samples, 7 the partners of mixup."""
+"""Streams of random numbers; 0 and 13 are the order of samples, 7 the partners of mixup."""
 
 
 @dataclass(frozen=True)
