@@ -16,7 +16,9 @@ from PIL import Image
 
 from shoal.base.duration import Span
 from shoal.data.augment import Augment
+from shoal.data.augment.affine import Affine
 from shoal.data.augment.crops import Crops
+from shoal.data.augment.erase import Erase
 from shoal.data.batches import Batches, Cut, eval_chunks
 from shoal.data.cache import in_memory
 from shoal.data.decode import Pictures
@@ -298,7 +300,7 @@ def test_validation_chunks_of_streamed_images(threads):
 
 
 def test_images_of_several_sizes_need_to_be_told_a_size():
-    assert "need data.augment.size" in (Augment(mirror=True).fault(0, 0) or "")
+    assert "need data.augment.size" in (Augment(mirror=True).fault(3, 0, 0) or "")
     assert Augment(size=12).fault(0, 0) is None
 
 
@@ -372,3 +374,17 @@ def test_the_order_of_samples_does_not_know_of_skipped_ones():
         return [[int(index) for batch in step for index in batch.indices] for step in steps]
 
     assert indices(streamed(images, on_bad="skip")) == indices(streamed(VARIED))
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_what_is_skipped_is_nothing_to_the_model_whatever_is_painted(size):
+    augment = Augment(size=size, affine=Affine(rotate=30), erase=Erase(probability=1, paint="noise"))
+    images, tone = [jpeg(0, 16), b"", jpeg(1, 16)], (10.4, 20.0, 30.0)
+    where = ("image {}".format, np.arange(3), ("a", "b", "c"))
+    anew = Streamed(images.__getitem__, *where, mean=tone, std=tone, side=16, on_bad="skip")
+    held = in_memory(anew, 1 << 20, 1)
+    assert isinstance(held, Held)
+    made = [Pictures(split, augment).train(np.arange(3), seed=0, epoch=0) for split in (anew, held)]
+    for pixels, labels in made:
+        assert labels.tolist() == [0, NO_IMAGE, 2] and np.array_equal(pixels, made[0][0])
+        assert (pixels[1] == np.array([10, 20, 30])[:, None, None]).all() and (pixels[0] != pixels[2]).any()

@@ -271,11 +271,10 @@ def test_what_changed_meanwhile_is_not_gone_on_with(several, tmp_path, change):
 def test_two_do_not_write_the_same_at_once(several):
     aside = aside_of(several)
     aside.mkdir(parents=True)
-    held = os.open(aside, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    with pytest.raises(ShoalError, match=r"x_train\.rec: another `shoal data pack` is writing it"):
-        write(several)
-    os.close(held)
+    with open(aside / "lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ShoalError, match=r"x_train\.rec: another `shoal data pack` is writing it"):
+            write(several)
     assert aside.exists()
 
 

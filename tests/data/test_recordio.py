@@ -13,11 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.data.augment import Augment
+from shoal.data.decode import Pictures
+from shoal.data.order import order
 from shoal.data.readahead import Readahead
 from shoal.data.recordio import MAGIC, Header, Records, Writer, opened, pack
 from shoal.data.shuffle import Shuffle
 from shoal.data.source import SourceError
-from small_images import jpeg, real, write_rec
+from shoal.data.sources.recordio import Recordio
+from small_images import jpeg, real, rec_pair, write_rec
 
 WORD = struct.pack("<I", MAGIC)
 
@@ -304,3 +308,15 @@ def test_blocks_are_fetched_once_until_they_are_long_ago(tmp_path, monkeypatch):
     for number in (10, 1, 0, 4, 5, 3, 2, 7, 9, 0, 10):
         assert ahead.image(number) == records.image(number)
     assert fetched == [(10, 12), (0, 2), (4, 6), (2, 4), (6, 8), (8, 10), (0, 2), (10, 12)]
+
+
+def test_a_training_in_blocks_has_each_fetched_once(tmp_path, monkeypatch):
+    rec_pair(tmp_path)
+    fetched, shuffle, augment = [], Shuffle(block=20, blocks=2), Augment(size=8)
+    monkeypatch.setattr(Records, "fetch", lambda self, low, high: fetched.append((low, high)))
+    source = Recordio(path=str(tmp_path), cache="none", shuffle=shuffle, augment=augment)
+    train, val = source.open("train"), source.open("val")
+    Pictures(val, augment).val(np.arange(30))
+    assert not fetched
+    Pictures(train, augment, 2).train(order(60, 0, 0, shuffle), seed=0, epoch=0)
+    assert sorted(fetched) == [(0, 20), (20, 40), (40, 60)]

@@ -44,17 +44,28 @@ class Pictures:
                 mine, cut = draws.of(slice(place, place + 1)), crops.cut(place, image).numpy()[None]
                 return torch.from_numpy(augment.painted(cut, mine, *colours)[0])
 
-            return self._each(chosen, (augment.size, augment.size), look if augment.paints else crops.cut)
-        images, labels = self._whole(chosen)
-        return augment.painted(augment.train(images, chosen, seed=seed, epoch=epoch), draws, *colours), labels
+            images, labels = self._each(chosen, (augment.size, augment.size), look if augment.paints else crops.cut)
+        else:
+            images, labels = self._whole(chosen)
+            images = augment.painted(augment.train(images, chosen, seed=seed, epoch=epoch), draws, *colours)
+        return self._blanked(images, labels)
 
     def val(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The middle of each, uint8 [B, C, h, w], and their labels, int64 [B]; chosen int64 [B]."""
         if side := self._augment.size:
             shorter = self._augment.shorter
-            return self._each(chosen, (side, side), lambda _, image: centred(image, shorter, side))
-        images, labels = self._whole(chosen)
-        return self._augment.centre(images), labels
+            images, labels = self._each(chosen, (side, side), lambda _, image: centred(image, shorter, side))
+        else:
+            images, labels = self._whole(chosen)
+            images = self._augment.centre(images)
+        return self._blanked(images, labels)
+
+    def _blanked(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What is skipped is nothing to the model, wherever it comes from and whatever was painted on it."""
+        skipped = labels == NO_IMAGE
+        if skipped.any():
+            images[skipped] = flat(self._data.mean)
+        return images, labels
 
     def _whole(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Images of one size as they are."""
@@ -72,9 +83,9 @@ class Pictures:
         target = torch.from_numpy(images)
 
         def make(place: int) -> None:
-            image = self._image(chosen[place])
+            image = None if labels[place] == NO_IMAGE else self._image(chosen[place])
             if image is None:
-                images[place], labels[place] = flat(self._data.mean), NO_IMAGE
+                labels[place] = NO_IMAGE
             else:
                 target[place] = look(place, image)
 

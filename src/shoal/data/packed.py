@@ -15,13 +15,13 @@ from itertools import compress
 from pathlib import Path
 from typing import Literal
 
-from shoal.base.errors import ShoalError, shown_path
+from shoal.base.errors import ShoalError, UsageError, shown_path
 from shoal.base.files import folder_whole, place, sync_file, write_whole
 from shoal.base.host import cores
 from shoal.data.encoded import read_file
 from shoal.data.image import ImageError, decode
 from shoal.data.journal import Journal, fingerprint
-from shoal.data.packing import Packing, Picked
+from shoal.data.packing import Packing, Picked, check_free
 from shoal.data.recordio import Header, pack
 
 OnBad = Literal["stop", "skip"]
@@ -167,6 +167,8 @@ def _write_records(packings: Sequence[Packing], looking: _Looking) -> tuple[Pack
             looking.end(len(good))
             _write_list(packing, good, aside / packing.dst.with_suffix(".lst").name)
             packed.append(Packed(len(good), len({image.label for image in good}), len(packing.images) - len(good), 0))
+        for packing in packings:
+            check_free(packing.dst)  # hours may have gone by
         place(aside, *(file for packing in packings for file in packing.files))
     return tuple(packed)
 
@@ -177,27 +179,24 @@ def _aside(packings: Sequence[Packing], on_bad: OnBad) -> Iterator[Path]:
     interruption that leaves something to go on with."""
     folder, mark = aside_of(packings), fingerprint(packings, on_bad)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
+    with open(folder / "lock", "w") as lock:  # a file: between hosts a folder's own lock may not hold
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ShoalError(f"{shown_path(packings[0].dst)}: another `shoal data pack` is writing it") from None
         if not (folder / "of").exists() or (folder / "of").read_text() != mark:
-            for file in folder.iterdir():
+            for file in set(folder.iterdir()) - {folder / "lock"}:
                 file.unlink()
             write_whole(folder / "of", mark)
         keep = False
         try:
             yield folder
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, UsageError):
             keep = any(file.stat().st_size for file in folder.glob("*.journal"))
             raise
         finally:
             if not keep:
                 shutil.rmtree(folder)
-    finally:
-        os.close(lock)
 
 
 def _write_list(packing: Packing, images: Sequence[Picked], path: Path) -> None:

@@ -82,7 +82,7 @@ class Packing:
             images = tuple(image for image in self.images if part[image.path] == number)
             if not images:
                 raise UsageError(f"--splits: no image is left for {dst.name}; {len(self.images)} are too few")
-            _check_free(dst)
+            check_free(dst)
             parts.append(replace(self, dst=dst, images=images))
         return tuple(parts)
 
@@ -129,7 +129,7 @@ def _check_places(src: Path, dst: Path) -> None:
     if not src.is_dir():
         what = "is a file; SRC is a folder of images" if src.exists() else "no such folder (SRC)"
         raise UsageError(f"{shown_path(src)}: {what}")
-    _check_free(dst)
+    check_free(dst)
     if dst.resolve().is_relative_to(src.resolve()):
         raise UsageError(f"{shown_path(dst)}: lies in SRC, which is never changed; name another DST")
 
@@ -138,7 +138,8 @@ def _files(dst: Path) -> tuple[Path, ...]:
     return dst.with_suffix(".lst"), dst.with_suffix(".idx"), sums_of(dst), dst
 
 
-def _check_free(dst: Path) -> None:
+def check_free(dst: Path) -> None:
+    """UsageError: something lies where DST, or what belongs to it, is to lie."""
     for path in _files(dst) if dst.suffix == ".rec" else (dst,):
         if os.path.lexists(path):
             raise UsageError(f"{shown_path(path)}: exists already; nothing is replaced: name another DST, or remove it")

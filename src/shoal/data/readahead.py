@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shoal.data.image import Bytes
 from shoal.data.recordio import Records
 from shoal.data.shuffle import Shuffle
+
+
+def reader(records: Records, shuffle: Shuffle) -> Callable[[int], Bytes]:
+    """What reads the images that come in the order of `shuffle`."""
+    return Readahead(records, shuffle).image if shuffle.block else records.image
 
 
 class Readahead:

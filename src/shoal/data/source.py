@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from msgspec import Meta
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import ShoalError, UsageError
 from shoal.data.augment import Augment
 from shoal.data.image import Bytes, ImageError, centred, decode
 from shoal.data.shuffle import Shuffle
@@ -84,6 +84,11 @@ class Source(Part, frozen=True, kw_only=True):
     """The order of training images."""
     eval_batch: Annotated[int, Meta(ge=1)] = 256
     """Images per validation chunk. Workers take whole chunks, so results do not depend on their number."""
+
+    def check(self, images: Images) -> None:
+        """UsageError: images that the augmentation does not fit."""
+        if misfit := self.augment.fault(*images.shape):
+            raise UsageError(f"data.augment: {misfit}{f' (these are {images.told})' if images.told else ''}")
 
     @abstractmethod
     def open(self, split: Split) -> Pixels | Encoded:

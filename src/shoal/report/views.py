@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from shoal.base.errors import UsageError
 from shoal.data.decode import Pictures
 from shoal.data.order import order
 from shoal.data.source import Encoded, Pixels, Source
@@ -19,8 +18,7 @@ def views(source: Source, images: int, seed: int) -> bytes:
     UsageError: images that its augmentation does not fit. SourceError: images that cannot be read.
     """
     data = source.open("train")
-    if misfit := source.augment.fault(*data.shape):
-        raise UsageError(f"data.augment: {misfit}")
+    source.check(data)
     chosen = order(len(data.labels), seed, 0, source.shuffle)[:images]
     pictures = Pictures(data, source.augment)
     seen = [pictures.train(chosen, seed=seed, epoch=epoch)[0] for epoch in range(EPOCHS)]

@@ -79,7 +79,7 @@ def _stages(setup: Setup, threads: int) -> dict[str, Iterator[int]]:
     data, source = setup.data.train, setup.recipe.data
     augment: Any = source.augment  # type: ignore[attr-defined]
     pixels = getattr(data, "pixels", None)
-    seed, chosen = setup.recipe.seed, cycle(order(len(data.labels), setup.recipe.seed, 0))
+    seed, chosen = setup.recipe.seed, cycle(order(len(data.labels), setup.recipe.seed, 0, source.shuffle))  # type: ignore[attr-defined]
     layout = torch.channels_last if setup.recipe.model.channels_last else torch.contiguous_format
     inputs = Inputs(data.mean, data.std, setup.recipe.precision.dtype(), setup.gang.device, layout)  # type: ignore[attr-defined]
 

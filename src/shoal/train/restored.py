@@ -109,8 +109,7 @@ class Restored:
         val, shape = source.open("val"), self.manifest["shape"]
         if not len(val.labels):
             raise UsageError(f"data: {source.name} has no val images")
-        if misfit := source.augment.fault(*val.shape):
-            raise UsageError(f"data.augment: {misfit}")
+        source.check(val)
         here, there = ((held[0], *source.augment.seen(*held[1:])) for held in (val.shape, shape))
         if here != there:
             raise UsageError(

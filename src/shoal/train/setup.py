@@ -66,9 +66,7 @@ def open_data(recipe: Recipe) -> Data:
                     f"data: {source.name}, {split} image {at} has label {wrong}, but the model has {classes} outputs "
                     f"(labels 0 to {classes - 1}); leave out model.classes or raise it"
                 )
-        misfit = source.augment.fault(*images.shape)
-        if misfit is not None:
-            raise UsageError(f"data.augment: {misfit}")
+        source.check(images)
     if not recipe.task.unlabelled and (train.labels == NO_LABEL).any():  # type: ignore[attr-defined]
         at, count = int((train.labels == NO_LABEL).argmax()), int((train.labels == NO_LABEL).sum())
         raise UsageError(

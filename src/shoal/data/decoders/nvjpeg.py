@@ -37,6 +37,8 @@ class Nvjpeg(Decoder, frozen=True, kw_only=True):
         def jpeg(data: Bytes) -> torch.Tensor:
             try:
                 return decode_jpegs([frombuffer(data, dtype=uint8)], _RGB, device)[0].cpu()
+            except (torch.OutOfMemoryError, torch.AcceleratorError):
+                raise
             except RuntimeError:
                 return other(data)
 

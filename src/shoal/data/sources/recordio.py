@@ -24,11 +24,13 @@ class Recordio(YourImages, frozen=True, kw_only=True):
     """Which of its labels an image is trained on, where records have several; 0: the first."""
 
     def open(self, split: Split) -> Pixels | Encoded:
+        from shoal.data.readahead import reader
         from shoal.data.recordio import opened
 
         records = opened(self._file(split))
         labels, classes = self.labels_and_classes(split)
-        return self.split(records.image, records.where, labels, classes, nbytes=records.nbytes, version=records.version)
+        read = reader(records, self.shuffle) if split == "train" else records.image
+        return self.split(read, records.where, labels, classes, nbytes=records.nbytes, version=records.version)
 
     def labels_and_classes(self, split: Split) -> tuple[np.ndarray, tuple[str, ...]]:
         """int64 [n]; names of the classes that are trained on."""
