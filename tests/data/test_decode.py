@@ -301,7 +301,7 @@ def test_validation_chunks_of_streamed_images(threads):
 
 def test_images_of_several_sizes_need_to_be_told_a_size():
     assert "need data.augment.size" in (Augment(mirror=True).fault(3, 0, 0) or "")
-    assert Augment(size=12).fault(0, 0) is None
+    assert Augment(size=12).fault(3, 0, 0) is None
 
 
 @pytest.mark.parametrize(
