@@ -26,7 +26,7 @@ def test_servers_behind_a_slow_link(hosts: Hosts, tmp_path: Path) -> None:
         hosts.throttle(name, "50mbit")
     try:
         link = probe_link(hosts)
-        speed = trained(hosts, tmp_path / "run", words, 16)
+        speed = trained(hosts, tmp_path / "run", words, 10)
     finally:
         for name in hosts.names:
             hosts.throttle(name, None)
