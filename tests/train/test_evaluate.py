@@ -13,7 +13,7 @@ from shoal.data.batches import Batch
 from shoal.data.source import Held
 from shoal.data.sources.synthetic import Synthetic
 from shoal.step.gang import Alone, Gang
-from shoal.train.evaluate import Score, judge
+from shoal.train.evaluate import Score, _highest, judge
 
 IMAGES, CLASSES = 23, 7
 
@@ -110,6 +110,17 @@ def test_equal_logits_are_guessed_in_the_order_of_classes_as_the_counts_have_it(
     told, found = judge(lambda batch: torch.zeros(len(batch.images), CLASSES), data, Augment(), 10, Alone())
     assert found.guesses.tolist() == [[0, 1, 2, 3, 4]] * IMAGES
     assert (found.correct.sum(), found.correct5.sum()) == (told.correct1, told.correct5)
+
+
+@pytest.mark.parametrize("kind", ["spread", "ties", "no numbers"])
+def test_the_highest_are_those_of_a_stable_sort(kind):
+    logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(1))
+    if kind == "ties":
+        logits = logits.mul(3).round()
+    elif kind == "no numbers":
+        logits[::3, 7], logits[::5, 9:20] = float("nan"), float("-inf")
+    wanted = logits.sort(dim=1, descending=True, stable=True).indices
+    assert all(torch.equal(_highest(logits, count), wanted[:, :count]) for count in (1, 5, 49, 50, 60))
 
 
 def test_fewer_classes_than_guesses_and_logits_that_are_no_numbers():
