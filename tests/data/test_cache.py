@@ -210,13 +210,23 @@ def test_a_folder_that_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("memory", "workers", "held"),
-    [((GIB, GIB), 1, True), (None, 1, True), ((GIB, 200_000), 1, False), ((800_000, 400_000), 4, False)],
-    ids=["enough", "nobody knows", "too little free", "too little for all"],
+    ("memory", "workers", "resized", "held"),
+    [
+        ((GIB, GIB), 1, True, True),
+        (None, 1, True, True),
+        (None, 4, True, True),
+        ((GIB, 200_000), 1, True, False),
+        ((GIB, 800_000), 4, True, False),
+        ((GIB, 900_000), 4, True, True),
+        ((GIB, 800_000), 4, False, True),
+        ((GIB, 200_000), 4, False, False),
+    ],
+    ids=["enough", "nobody knows", "nor of four", "too little free", "too little for all", "for all", "alone", "none"],
 )
-def test_images_are_held_where_they_fit_beside_those_of_the_other_workers(memory, workers, held, monkeypatch):
+def test_images_are_held_where_they_fit_beside_those_of_the_other_workers(memory, workers, resized, held, monkeypatch):
+    """Or where they fit at all, if they are known to have one size only when they are held."""
     monkeypatch.setattr(caches, "memory", lambda: memory)
-    split = in_memory(streamed(SAME), GIB, workers)
+    split = in_memory(streamed(SAME), GIB, workers, resized=resized)
     assert isinstance(split, Held) == held
     assert split.told.startswith("decoded once and held: 0.2 MiB" if held else "decoded anew each time: 0.2 MiB")
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from shoal.data import tree as trees
-from shoal.data.sources.folder import Folder, images_in
+from shoal.data.source import SourceError
+from shoal.data.sources.folder import Folder, images_in, is_folder
 from shoal.data.tree import tree
 
 NAMES = ("b.jpg", "B.PNG", "a.x.webp", "a/z.jpg", "a/a/0.tif", "a-b/1.gif", "note.txt", ".hidden.jpg", ".git/x.jpg")
@@ -135,3 +136,55 @@ def test_workers_that_start_at_once_see_the_same(root):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: list(tree(str(root))), range(32)))
     assert all(one == names_below(root) for one in found) and len(kept(root)) == 1
+
+
+@pytest.mark.parametrize("time", [0, 5])
+def test_folders_whose_times_say_nothing_are_not_kept(time, root, monkeypatch):
+    monkeypatch.setattr(trees, "_stamp", lambda status: (time, time))
+    tree(str(root))
+    assert not kept(root)
+
+
+# Links
+
+
+def test_a_link_back_is_named(root):
+    (root / "bee/a/back").symlink_to(root / "bee")
+    with pytest.raises(SourceError) as caught:
+        tree(str(root))
+    assert str(caught.value) == (
+        f"{root / 'bee/a/back'}: leads back to {root / 'bee'}, which it lies in; remove the link"
+    )
+    (root / "bee/a/back").unlink()
+    (root / "bee/here").symlink_to(".")
+    with pytest.raises(SourceError, match=f"^{root / 'bee/here'}: leads back to {root / 'bee'}, "):
+        tree(str(root))
+
+
+def test_a_link_to_another_folder_is_followed(root):
+    before = list(tree(str(root)))
+    (root / "cow").symlink_to("bee")
+    (root / "bee/ants").symlink_to("../ant")
+    assert len(tree(str(root))) == len(before) + 6 + 2 * 6
+
+
+def test_a_link_to_itself_is_a_bad_image_or_none(root):
+    for name in ("ant/self.jpg", "self", "ant/gone.jpg"):
+        (root / name).symlink_to(Path(name).name)
+    assert list(tree(str(root))) == names_below(root)
+    stopping, skipping = (
+        Folder(path=str(root), val_share=0.3, on_bad=on_bad, image_size=8, cache="none").open("train")
+        for on_bad in ("stop", "skip")
+    )
+    (at,) = (index for index in range(len(stopping.labels)) if stopping.where(index).endswith("self.jpg"))
+    with pytest.raises(SourceError, match=r"ant/self.jpg cannot be read \(Too many levels of symbolic links\); mend"):
+        stopping.image(at)
+    assert skipping.image(at) is None
+
+
+def test_what_nobody_may_look_at_is_no_folder():
+    class Entry:
+        def is_dir(self) -> bool:
+            raise PermissionError
+
+    assert not is_folder(Entry())  # type: ignore[arg-type]

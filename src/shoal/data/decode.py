@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 
+from shoal.base.beats import beat
 from shoal.base.host import cores
 from shoal.data.augment import Augment
 from shoal.data.augment.draws import Draws
@@ -147,6 +148,7 @@ def decode_all(
 
     with ThreadPoolExecutor(cores(), "decode") as pool:
         for same in pool.map(make, range(0, count, _SOME)):
+            beat()
             if not same:
                 pool.shutdown(cancel_futures=True)
                 return None

@@ -54,10 +54,13 @@ class EncodedSource(Source, frozen=True, kw_only=True):
             return split
         from shoal.data.cache import in_file, in_memory
 
+        resized = self.augment.size is not None
         if self.cache == "file":
-            return in_file(split, Path(self.cache_path or ""))
+            decoder = None if self.decoder.EXACT else self.decoder.name
+            return in_file(split, Path(self.cache_path or ""), decoder=decoder, resized=resized)
         world = World.from_env(os.environ)
-        return in_memory(split, int(self.memory_gib * 2**30), world.ranks_per_node if world else 1)
+        workers = world.ranks_per_node if world else 1
+        return in_memory(split, int(self.memory_gib * 2**30), workers, resized=resized)
 
 
 class YourImages(EncodedSource, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from shoal.data.encoded import train_or_val
 from shoal.data.labels import read_labels
 from shoal.data.source import SourceError, Split
 from shoal.data.sources.cifar10 import Cifar10, form_at
-from shoal.data.sources.folder import ENDINGS, by_class, classes_in, entries_of, sorted_by
+from shoal.data.sources.folder import ENDINGS, by_class, classes_in, entries_of, is_folder, sorted_by
 from shoal.data.sources.recordio import Recordio
 from shoal.data.tree import tree
 
@@ -164,7 +164,7 @@ def _lst(found: Found, file: Path) -> None:
 
 
 def _folders(found: Found, path: Path) -> None:
-    inside = {entry.name for entry in entries_of(path) if entry.is_dir()}
+    inside = {entry.name for entry in entries_of(path) if is_folder(entry)}
     if not inside and not _loose(path):
         raise SourceError(f"{found.path}: holds no images ({', '.join(ENDINGS)}), no class folders and no .rec")
     if "train" in inside:
@@ -189,7 +189,7 @@ def _folders(found: Found, path: Path) -> None:
 
 def _classes(found: Found, root: Path, name: str, train: Path | None, known: Part | None = None) -> Part:
     """The images of each class folder. Flat images are one part without classes, and something to mend."""
-    if not any(entry.is_dir() and not entry.name.startswith(".") for entry in entries_of(root)) and _loose(root):
+    if not any(is_folder(entry) and not entry.name.startswith(".") for entry in entries_of(root)) and _loose(root):
         found.wrong.append(f"{shown_path(root)}: {_loose(root):,} images lie flat in it, without class folders")
         found.mend.append(sorted_by(root, train))
         return Part(name, shown_path(root), {NONE: _loose(root)})

@@ -15,7 +15,7 @@ from shoal.data.labels import Label, Labels, read_labels
 from shoal.data.recoding import Recoding
 from shoal.data.recordio import sums_of
 from shoal.data.source import SourceError
-from shoal.data.sources.folder import classes_in, entries_of, images_in
+from shoal.data.sources.folder import classes_in, entries_of, images_in, is_folder
 
 LABEL_FILES = (
     "lines of `name label`, `name,label` (Caffe's val.txt), Kaggle's LOC_val_solution.csv, "
@@ -147,7 +147,7 @@ def check_free(dst: Path) -> None:
 
 def _of_folders(src: Path, dst: Path, known: tuple[str, ...] | None) -> Packing:
     """Images whose class folders say what they are."""
-    folders = [entry.name for entry in entries_of(src) if entry.is_dir()]
+    folders = [entry.name for entry in entries_of(src) if is_folder(entry)]
     if not folders and images_in(src):
         raise UsageError(
             f"{shown_path(src)}: its images lie flat, and nothing says of which class they are; --labels FILE does: "

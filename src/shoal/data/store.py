@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import io
 import json
 import os
@@ -78,7 +79,7 @@ class Store:
         """`data`, read from here; what could not be read then is read where it was."""
 
         def read(index: int) -> Bytes:
-            row = bytearray(self.size(index))
+            row = bytearray(0 if index in self._bad else self.size(index))
             if not row:
                 return data.read(index)
             self.into(index, memoryview(row))
@@ -116,8 +117,7 @@ class Filling:
     def __enter__(self) -> Filling:
         self._file = os.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._file, 0, int(self._ends[-1]))
+            _set_apart(self._file, int(self._ends[-1]))
         except BaseException:
             self.__exit__()
             raise
@@ -143,3 +143,14 @@ class Filling:
         os.close(self._file)
         with suppress(FileNotFoundError):
             self._aside.unlink()
+
+
+def _set_apart(file: int, nbytes: int) -> None:
+    """Gives a file its length, and the space for it where the file system can say so beforehand."""
+    os.truncate(file, nbytes)
+    if nbytes and hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file, 0, nbytes)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise

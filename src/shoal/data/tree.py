@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from shoal.base.beats import beat
 from shoal.base.errors import shown_path
 from shoal.base.files import cache_folder, write_whole
 from shoal.data.source import SourceError
-from shoal.data.sources.folder import ENDINGS
+from shoal.data.sources.folder import ENDINGS, is_folder
 
 KEPT_FROM = 10_000
 """Images from which a listing is kept: fewer are listed in a moment."""
@@ -86,9 +87,9 @@ def tree(root: str, *, keep: bool = True) -> Tree:
     if kept is not None:
         return kept
     began, listing = time.time_ns(), _Listing()
-    listing.add(os.fsencode(root), b"")
+    listing.add(os.fsencode(root), b"", {})
     found = listing.tree(root)
-    if place and len(found) >= KEPT_FROM and found.stamps.max() < began - _STILL_NS:
+    if place and len(found) >= KEPT_FROM and _tell_changes(found.stamps) and found.stamps.max() < began - _STILL_NS:
         _write(found, place)
     return found
 
@@ -100,21 +101,28 @@ class _Listing:
         self._folders: list[bytes] = []
         self._stamps, self._names, self._ends, self._folder_of = array("q"), bytearray(), array("q"), array("i")
 
-    def add(self, path: bytes, below: bytes) -> None:
-        """A folder and all in it. path: whole; below: relative to the root."""
+    def add(self, path: bytes, below: bytes, above: dict[tuple[int, int], bytes]) -> None:
+        """A folder and all in it. path: whole; below: relative to the root; above: the folders that it lies in, by
+        device and inode."""
+        beat()
         number = len(self._folders)
         self._folders.append(below)
         try:
-            self._stamps.extend(_stamp(path))  # before it is listed, so that a change meanwhile shows
+            status = os.stat(path)  # before it is listed, so that a change meanwhile shows
             with os.scandir(path) as entries:
                 found = sorted(entries, key=attrgetter("name"))
         except OSError as error:
             raise SourceError(f"{shown_path(os.fsdecode(path))}: cannot be listed ({error.strerror})") from None
+        here = status.st_dev, status.st_ino
+        if here in above:
+            link, back = (shown_path(os.fsdecode(folder)) for folder in (path, above[here]))
+            raise SourceError(f"{link}: leads back to {back}, which it lies in; remove the link")
+        self._stamps.extend(_stamp(status))
         for entry in found:
             if entry.name.startswith(b"."):
                 continue
-            if entry.is_dir():
-                self.add(entry.path, os.path.join(below, entry.name))
+            if is_folder(entry):
+                self.add(entry.path, os.path.join(below, entry.name), {**above, here: path})
             elif entry.name.lower().endswith(_ENDINGS):
                 self._names += entry.name
                 self._ends.append(len(self._names))
@@ -126,8 +134,12 @@ class _Listing:
         return Tree(root, self._folders, stamps, names, ends, np.array(self._folder_of, np.int32))
 
 
-def _stamp(path: bytes) -> tuple[int, int]:
-    status = os.stat(path)
+def _tell_changes(stamps: np.ndarray) -> bool:
+    """Whether the folders' times say anything: some file systems over a network have one for all, or none."""
+    return bool(stamps.max() > 0 and (len(stamps) == 1 or (stamps != stamps[0]).any()))
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_ctime_ns
 
 
@@ -147,7 +159,7 @@ def _read(root: str, place: Path) -> Tree | None:
             paths, *arrays = (held[f"arr_{number}"] for number in range(5))
         found = Tree(root, paths.tobytes().split(b"\0"), *arrays)
         top = os.fsencode(root)
-        now = [_stamp(os.path.join(top, path)) for path in found.folders]
+        now = [_stamp(os.stat(os.path.join(top, path))) for path in found.folders]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
     return found if np.array_equal(found.stamps, now) else None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from shoal.base.beats import heard
 from shoal.base.errors import DONE, FAILED, INTERRUPTED, ShoalError, UsageError
 from shoal.base.files import write_whole
 from shoal.base.run import Run
@@ -55,7 +56,8 @@ def work(
     machine = Machine.choose(recipe.strategy, world)  # type: ignore[arg-type]
     machine.use(deterministic=recipe.strategy.deterministic)  # type: ignore[attr-defined]
     pulse.beat(OPENS, 0, LONG)
-    data = open_data(recipe)
+    with heard(lambda: pulse.beat(OPENS, 0, LONG)):
+        data = open_data(recipe)
     pulse.beat(MEETS, 0, LONG)
     listen = os.environ.get("SHOAL_LISTEN_FD")
     strategy: Any = recipe.strategy

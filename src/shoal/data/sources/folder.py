@@ -3,9 +3,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -62,9 +61,8 @@ class Folder(YourImages, frozen=True, kw_only=True):
             )
         taken = np.flatnonzero((of >= 0) & (self._kept_apart(listed, of) == (split == "val")) if shares else of >= 0)
         labels = np.array([numbers[name] for name in found], np.int64)[of[taken]]
-        more: Sequence[str] = ()
-        if split == "train" and self.unlabelled is not None:
-            more = self._more(self.unlabelled)
+        more = self._more(self.unlabelled) if split == "train" and self.unlabelled is not None else None
+        if more is not None:
             taken = np.append(taken, len(listed) + np.arange(len(more)))
             labels = np.append(labels, np.full(len(more), NO_LABEL))
         if self.limit:
@@ -73,7 +71,7 @@ class Folder(YourImages, frozen=True, kw_only=True):
 
         def path(index: int) -> str:
             number = int(taken[index])
-            return listed[number] if number < len(listed) else more[number - len(listed)]
+            return listed[number] if more is None or number < len(listed) else more[number - len(listed)]
 
         def read(index: int) -> bytes:
             return read_file(path(index), listed=True)
@@ -84,7 +82,8 @@ class Folder(YourImages, frozen=True, kw_only=True):
         def nbytes(index: int) -> int:
             return file_size(path(index))
 
-        names, version = tuple(shown_path(name) for name in classes), (listed.stamps.tolist(), len(more))
+        names = tuple(shown_path(name) for name in classes)
+        version = listed.stamps.tolist(), more.stamps.tolist() if more else None
         return self.split(read, where, labels, names, nbytes=nbytes, version=version)
 
     def _more(self, folder: str) -> Tree:
@@ -139,7 +138,7 @@ def classes_in(root: Path, train: Path | None = None) -> tuple[str, ...]:
     `train`: the training folder that a validation folder belongs to.
     """
     entries = entries_of(root)
-    folders = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    folders = [entry.name for entry in entries if is_folder(entry) and not entry.name.startswith(".")]
     if folders:
         return tuple(sorted(folders, key=os.fsencode))
     loose = sum(entry.name.lower().endswith(ENDINGS) for entry in entries)
@@ -175,6 +174,15 @@ def _turns(labels: np.ndarray) -> np.ndarray:
 
     first = np.flatnonzero(np.diff(labels, prepend=labels[:1] - 1))
     return np.arange(len(labels)) - np.repeat(first, np.diff(first, append=len(labels)))
+
+
+def is_folder(entry: os.DirEntry[Any]) -> bool:
+    """Whether it is a folder, or a link to one. What nobody may look at, or a link to itself, counts as a file, and is
+    told to be bad when it is read."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def entries_of(folder: Path) -> list[os.DirEntry[str]]:
