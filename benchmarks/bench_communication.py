@@ -1,7 +1,7 @@
 """What cheaper communication costs: accuracy against bytes, two workers, by paired seeds against ddp as it is.
 
 bench_communication.py                                        the digits: minutes
-bench_communication.py --recipe cifar10-proof data.path=FOLDER    the table that is promised: many hours on two cores
+bench_communication.py --recipe cifar10-proof data.path=FOLDER    the table that is promised: hours of two cores
 
 Bytes are those of one worker's gradients, weights, statistics and figures per step, over the second half of each
 training, when PowerSGD's warm-up is over. The digits' net is so small that its vectors, which PowerSGD sends whole, and
@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--recipe", default="digits")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", default="", help="some ways, by their strategies, between spaces")
     options = parser.parse_args()
+    chosen = {name: way for name, way in WAYS.items() if not options.only or way[0] in options.only.split()}
     print(machine(), options.recipe, *options.overrides, flush=True)
 
     def trained(strategy: str, seed: int) -> tuple[float, float]:
@@ -47,8 +49,10 @@ def main() -> None:
     whole = [trained("ddp", seed) for seed in range(options.seeds)]
     dense = whole[0][1]
     print(f"ddp: {dense:,.0f} bytes per step, top-1 {statistics.mean(top1 for top1, _ in whole):.2f}", flush=True)
-    for name, (strategy, fewer) in WAYS.items():
+    for name, (strategy, fewer) in chosen.items():
         got = [trained(strategy, seed) for seed in range(options.seeds)]
+        points = ", ".join(f"{top1 - before:+.2f}" for (top1, _), (before, _) in zip(got, whole, strict=True))
+        print(f"{strategy}: points by seed {points}", flush=True)
         mean, low, high = interval([top1 - before for (top1, _), (before, _) in zip(got, whole, strict=True)])
         ratio = dense / statistics.mean(sent for _, sent in got)
         told = (
