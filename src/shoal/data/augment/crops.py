@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from shoal.data.augment.draws import AREA, COLUMN, MIRROR, RATIO, ROW
+from shoal.data.augment.draws import AREA, COLUMN, MIRROR, RATIO, ROW, Draws
 from shoal.data.image import resized
 
 if TYPE_CHECKING:
@@ -24,13 +24,11 @@ def mirrored(mirror: Mirror, indices: np.ndarray, *, seed: int, epoch: int) -> n
     """Which of the images at `indices` (int64 [B]) are mirrored in this epoch, bool [B]."""
     import numpy as np
 
-    from shoal.data.order import key, uniform
-
     if not mirror:
         return np.zeros(len(indices), bool)
     if mirror == "alternate":
-        return (uniform(key(seed, 0, MIRROR), indices) < 0.5) ^ bool(epoch % 2)
-    return uniform(key(seed, epoch, MIRROR), indices) < 0.5
+        return (Draws(indices, seed, 0).uniform(MIRROR) < 0.5) ^ bool(epoch % 2)
+    return Draws(indices, seed, epoch).uniform(MIRROR) < 0.5
 
 
 class Crops:
@@ -54,17 +52,12 @@ class Crops:
         image at a place of the batch, in the stead of cutting it out and `resizer`."""
         import numpy as np
 
-        from shoal.data.order import key, uniform
-
-        def drawn(stream: int, *more: int) -> np.ndarray:
-            return uniform(key(seed, epoch, stream, *more), indices)
-
-        tries = range(_TRIES)
+        draws, tries = Draws(indices, seed, epoch), range(_TRIES)
         low, high = np.log(ratio)
         self._side, self._ratio, self._resizer, self._turn = side, ratio, resizer, turn
-        self._areas = [scale[0] + (scale[1] - scale[0]) * drawn(AREA, number) for number in tries]
-        self._ratios = [np.exp(low + (high - low) * drawn(RATIO, number)) for number in tries]
-        self._rows, self._columns = drawn(ROW), drawn(COLUMN)
+        self._areas = [draws.between(*scale, AREA, number) for number in tries]
+        self._ratios = [np.exp(draws.between(low, high, RATIO, number)) for number in tries]
+        self._rows, self._columns = draws.uniform(ROW), draws.uniform(COLUMN)
         self._mirrored = mirrored(mirror, indices, seed=seed, epoch=epoch)
 
     def box(self, place: int, height: int, width: int) -> Box:
