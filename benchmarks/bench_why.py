@@ -1,5 +1,6 @@
 """Does `shoal why` find what is wrong? Trainings with a fault put in: the class and the worker it names, and whether
-taking the fault away gives what it foretold.
+taking the fault away gives what it foretold. Faults are as long as so many steps take here without them: images are
+made ahead of the steps that need them, so a sleep shorter than a step would be none.
 
     bench_why.py [--trials 20]      needs root and `tc` for the throttled link, which is left out without them
 """
@@ -30,6 +31,7 @@ class Fault(NamedTuple):
     kinds: tuple[str, ...]
     rank: int | None
     fault: str = ""
+    """KIND:RANK:STEPS, with the time of so many steps."""
     overrides: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     """Overrides of the training without the fault."""
@@ -37,12 +39,12 @@ class Fault(NamedTuple):
 
 
 FAULTY = (
-    Fault("slow source, worker 1", ("straggler",), 1, "input:1:0.03"),
-    Fault("slow source, worker 0", ("straggler",), 0, "input:0:0.02"),
-    Fault("busy forward, worker 1", ("straggler",), 1, "compute:1:0.01"),
-    Fault("busy forward, worker 0", ("straggler",), 0, "compute:0:0.02"),
-    Fault("slow disk, all workers", ("input",), None, "input:all:0.03"),
-    Fault("slow validation", ("validation",), None, "validation:all:0.1", ("eval_every=20st",), ("eval_every=20st",)),
+    Fault("slow source, worker 1", ("straggler",), 1, "input:1:2"),
+    Fault("slow source, worker 0", ("straggler",), 0, "input:0:1.5"),
+    Fault("busy forward, worker 1", ("straggler",), 1, "compute:1:0.5"),
+    Fault("busy forward, worker 0", ("straggler",), 0, "compute:0:1"),
+    Fault("slow disk, all workers", ("input",), None, "input:all:2"),
+    Fault("slow validation", ("validation",), None, "validation:all:6", ("eval_every=20st",), ("eval_every=20st",)),
     Fault("tiny batch", ("small batch",), None, "", ("batch=4", "shards=2", "length=1ep"), ("length=1ep",)),
     Fault("throttled link", ("exchange",), None, throttled="30mbit"),
 )
@@ -57,10 +59,14 @@ def main() -> None:
     faults = [fault for fault in FAULTY if able or not fault.throttled]
     if not able:
         print("the throttled link is left out: it needs root, unshare and tc")
+    step_s = statistics.median(step() for _ in range(3))
+    print(f"a step without a fault: {1000 * step_s:.1f} ms")
     right, errors, own = 0, [], []
     for trial in range(options.trials):
         fault = faults[trial % len(faults)]
-        why, spent_s = train(fault.overrides, fault.fault, fault.throttled)
+        kind, _, steps = fault.fault.rpartition(":")
+        put_in = f"{kind}:{float(steps) * step_s}" if kind else ""
+        why, spent_s = train(fault.overrides, put_in, fault.throttled)
         without_s = train(fault.without)[1]
         first = why["brakes"][0] if why["brakes"] else {"kind": "none", "rank": None, "speed_up": 1.0}
         found = first["kind"] in fault.kinds and first["rank"] == fault.rank
@@ -86,6 +92,14 @@ def main() -> None:
     share = statistics.median(own)
     verdict(f"share of the time for the instruments (worst {max(own):.4f})", share, "<= 0.01", share <= 0.01)
     finish()
+
+
+def step() -> float:
+    """Seconds of a step when nothing is wrong."""
+    spent = train(())[0]["spent"]
+    return (spent["total_s"] - sum(spent["parts"][name] for name in ("start-up", "validation", "checkpoint"))) / spent[
+        "steps"
+    ]
 
 
 def train(overrides: tuple[str, ...], fault: str = "", throttled: str = "") -> tuple[dict, float]:

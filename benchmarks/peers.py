@@ -11,8 +11,8 @@ pictures one by one in a loader process, as their tutorials do; Shoal does all t
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -47,18 +47,18 @@ def environment(folder: Path, name: str) -> Path:
     return python
 
 
-def told(argv: list[str]) -> float:
-    """Sum of the workers' rates, from the JSON lines of a command, or of the logs that its launcher kept."""
+def told(argv: list[str], workers: int) -> float:
+    """Sum of the workers' rates, from what a command said, or from the logs that its launcher kept."""
     with tempfile.TemporaryDirectory() as folder:
         argv = [folder if word == "LOGS" else word for word in argv]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
         done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=HERE)
         logs = [path.read_text() for path in Path(folder).rglob("worker-*.log")]
-        lines = "\n".join(logs or [done.stdout]).splitlines()
-    rates = [json.loads(line)["images_per_s"] for line in lines if line.startswith('{"images_per_s"')]
-    if done.returncode or not rates:
-        raise RuntimeError(f"{argv}: exit {done.returncode}\n{done.stderr}\n{lines[-20:]}")
-    return sum(rates)
+        said = "\n".join(logs or [done.stdout])
+    rates = re.findall(r'{"images_per_s": ([^,}]+)', said)  # workers that share a pipe may share a line
+    if done.returncode or len(rates) != workers:
+        raise RuntimeError(f"{argv}: exit {done.returncode}\n{done.stderr}\n{said[-2000:]}")
+    return sum(float(rate) for rate in rates)
 
 
 def launched(workers: int, *words: str) -> list[str]:
@@ -78,17 +78,17 @@ def shoal(strategy: str) -> Rate:
 
 def torch_example(workers: int) -> float:
     words = ["torch_example.py", str(BATCH), str(STEPS)]
-    return told([sys.executable, *words] if workers == 1 else launched(workers, "--", sys.executable, *words))
+    return told([sys.executable, *words] if workers == 1 else launched(workers, "--", sys.executable, *words), workers)
 
 
 def lightning(python: Path) -> Rate:
-    return lambda workers: told([str(python), "lightning_loop.py", str(BATCH), str(STEPS), str(workers)])
+    return lambda workers: told([str(python), "lightning_loop.py", str(BATCH), str(STEPS), str(workers)], workers)
 
 
 def mxnet(python: Path) -> Rate:
     def rate(workers: int) -> float:
         words = [str(python), "mxnet_resnet.py", "local" if workers == 1 else "dist_sync", str(BATCH), str(STEPS)]
-        return told(words if workers == 1 else launched(workers, "-s", "1", "--", *words))
+        return told(words if workers == 1 else launched(workers, "-s", "1", "--", *words), workers)
 
     return rate
 
@@ -115,6 +115,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for (name, workers), held in rates.items():
                 held.append(ways[name](workers))
+                print(f"{name}, {workers}: {held[-1]:,.0f} images/s", flush=True)
     show(rates, options.rounds)
     finish()
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gangs import GangPool
+from late import Late
 from shoal.base.duration import Span
 from shoal.base.errors import UsageError
 from shoal.data.augment import Augment
@@ -304,7 +305,10 @@ def trained(gang: Gang, name: str, job: Job, first: int, state: dict[str, Any] |
     meters = Meters(cut.shards, gang, task_of(job))
     asks = {step: ask for step, rank, ask in job.asks if rank == gang.rank}
     applied, history = [], []
-    for step, batches in enumerate(Batches(pixels(job), AUGMENT, cut, thread=False).steps(first, job.steps), first):
+    # As on a device: what comes is there from the moment on in which the rig asks for it.
+    upload = None if rig.spreads else Late()
+    made = Batches(pixels(job), AUGMENT, cut, thread=False, upload=upload)
+    for step, batches in enumerate(made.steps(first, job.steps), first):
         rig.ask = asks.get(step, 0)
         for batch in batches:
             meters.add(batch, rig.forward_backward(batch, last=batch is batches[-1]))

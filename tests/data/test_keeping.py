@@ -21,6 +21,7 @@ from shoal.data.augment import Augment
 from shoal.data.cache import in_file, in_memory
 from shoal.data.decode import Pictures
 from shoal.data.decoders.torchvision import Torchvision
+from shoal.data.fingerprint import fingerprint
 from shoal.data.image import ImageError
 from shoal.data.source import NO_IMAGE, SourceError, Streamed
 from shoal.data.sources.folder import Folder
@@ -52,6 +53,14 @@ def beats_of(work: Callable[[], object]) -> int:
 
 def files_in(folder: Path) -> list[str]:
     return sorted(path.suffix for path in folder.iterdir())
+
+
+@BOTH
+def test_they_are_the_same_images_wherever_they_are_kept(images, tmp_path):
+    """So that what a teacher said of them holds with another data.cache."""
+    ways = (streamed(images), in_memory(streamed(images), 1 << 30, 1), in_file(streamed(images), tmp_path))
+    assert len({fingerprint(way) for way in ways}) == 1
+    assert fingerprint(in_file(streamed([*images[:-1], images[0]]), tmp_path)) != fingerprint(ways[0])
 
 
 # Whoever watches over a worker hears that it gets on

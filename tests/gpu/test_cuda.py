@@ -59,3 +59,27 @@ def test_a_number_that_is_not_finite_is_named_late_but_named(tmp_path):
     )
     assert done.returncode == 1
     assert "first non-finite tensor" in done.stderr
+
+
+def test_batches_come_to_the_device_on_a_stream_of_their_own(device):
+    import torch
+
+    from shoal.base.duration import Span
+    from shoal.data.augment import Augment
+    from shoal.data.batches import Batches, Cut
+    from shoal.data.sources.synthetic import Synthetic
+    from shoal.data.upload import Upload
+
+    data = Synthetic(images=512, classes=10, channels=3, size=64).open("train")
+    cut = Cut(Span(len(data.labels), 64), 1, seed=0)
+    busy = torch.zeros(4096, 4096, device=device)
+    here = Batches(data, Augment(mirror=True), cut).steps(0, 40)
+    for (there,), (expected,) in zip(
+        Batches(data, Augment(mirror=True), cut, upload=Upload(device)).steps(0, 40), here, strict=True
+    ):
+        busy = busy @ busy  # the computing stream lags behind the host
+        used = there.to(device)
+        assert used.images.device == device
+        found = used.images.clone()
+        del there, used  # the memory may be used again, but not before it was read
+        assert torch.equal(found.cpu(), expected.images)

@@ -111,3 +111,12 @@ def test_one_slow_worker_is_no_small_batch(tmp_path):
     told["ranks"][0]["compute"], told["ranks"][1]["compute"] = 14.0, 0.2
     run = a_run(tmp_path, {"compute": 7.1, "waiting": 6.0, **told}, validation=0.1)
     assert Why.of(Spent.of(run)).brakes[0].kind == "straggler"
+
+
+def test_what_a_slow_worker_costs_is_not_the_batch_s_fault(tmp_path):
+    told = late(0, 10, 12.0)
+    told["ranks"][0]["compute"], told["ranks"][1]["compute"] = 14.0, 2.0
+    run = a_run(tmp_path, {"compute": 8.0, "waiting": 6.0, **told}, validation=0.1)
+    straggler, small = Why.of(Spent.of(run)).brakes
+    assert (straggler.kind, straggler.gain_s, small.kind) == ("straggler", 12.0, "small batch")
+    assert small.gain_s == pytest.approx(2.0 + Spent.of(run).parts["other"] - 3 * 0.1 / 1000 * 1000)

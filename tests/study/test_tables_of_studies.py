@@ -107,6 +107,20 @@ def test_runs_that_overlap_are_not_told_apart(study, grid):
     assert "Not told apart from it by these runs: ps, 2 workers" in said or "ddp, 2 workers, 180" in said
 
 
+def test_of_equal_ways_the_simplest_is_advised(study, grid):
+    asynchronous = Grid.plan("digits", (), ["ps:mode=async"], [2]).cells
+    both = grid.joined(Grid.plan("digits", (), ["ddp", "ps:mode=async"], [2]))
+    assert asynchronous[0] in both.cells
+    for repeat, speed in enumerate((175.0, 185.0, 195.0)):
+        a_run(study.run(asynchronous[0], repeat), speed, 0.9)
+    said = conclusion(both, rows(study, both))
+    assert said.startswith("Fastest here: ps:mode=async, 2 workers and 1 server, 185")
+    assert (
+        "Of these, ddp, 2 workers asks for least: any number of workers trains the same model and no server is needed."
+        in said
+    )
+
+
 def test_what_a_reader_must_know_stands_in_the_table(study, grid):
     a_run(study.run(grid.cells[0], 1), 100.0, 0.9, code="01d")
     a_run(study.run(grid.cells[0], 2), 100.0, 0.9, reason="signal")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gangs import GangPool
+from late import Late
 from shoal.data.augment import Augment
 from shoal.data.batches import Batch
 from shoal.data.source import Held
@@ -55,6 +56,12 @@ def test_any_number_of_workers_gives_the_same_bits(gang_pool: GangPool, n: int, 
     assert sum(seen for _, seen in outcomes) == IMAGES  # every image once, none twice
     if eval_batch >= IMAGES:  # one chunk: the others had none, and took part all the same
         assert sorted(seen for _, seen in outcomes) == [0] * (n - 1) + [IMAGES]
+
+
+def test_what_comes_late_is_judged_when_it_has_come():
+    late, now = (judge(logits_of, validation(), Augment(), 4, Alone(), upload=upload) for upload in (Late(), None))
+    assert late[0] == now[0]
+    assert np.array_equal(late[1].guesses, now[1].guesses)
 
 
 def test_the_figure_is_the_right_one():

@@ -19,6 +19,7 @@ from shoal.data.decode import Pictures
 from shoal.data.order import chunk_bounds, order, shard_bounds, share
 from shoal.data.shuffle import Shuffle
 from shoal.data.source import Encoded, Pixels
+from shoal.data.upload import Send, Sent, Tensors
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Batch:
     labels: torch.Tensor
     """int64 [B]; NO_LABEL (-1) where there is none, NO_IMAGE (-2) where the image was skipped, too."""
     indices: torch.Tensor
-    """int64 [B], of the samples in their source."""
+    """int64 [B], of the samples in their source; always in the host's memory."""
     count_global: int
     """Images in the whole global batch of this step, over all workers."""
     step: int = 0
@@ -41,18 +42,26 @@ class Batch:
     """Shards of the global batch that hold images, over all workers."""
     all_busy: bool = True
     """Whether every worker has a Batch in this step; a short last batch may leave some without."""
+    sent: Sent | None = None
+    """Of tensors that are on their way to a device."""
 
     @property
     def first_shard(self) -> int:
         """Number of the first shard here, which speaks for all of them; -1 where there is none."""
         return self.shards[0][0] if self.shards else -1
 
+    def arrive(self) -> None:
+        """What was sent ahead may be used from here on."""
+        if self.sent is not None:
+            self.sent.arrive()
+
     def to(self, device: torch.device) -> Batch:
-        """The same on `device`; pinned memory is copied without waiting."""
-        if device.type == "cpu":
+        """The same on `device`, where it may be used now; pinned memory is copied without waiting."""
+        self.arrive()
+        if self.images.device == device:
             return self
-        images, labels, indices = (t.to(device, non_blocking=True) for t in (self.images, self.labels, self.indices))
-        return Batch(images, labels, indices, self.count_global, self.step, self.shards, self.num_shards, self.all_busy)
+        images, labels = (tensor.to(device, non_blocking=True) for tensor in (self.images, self.labels))
+        return replace(self, images=images, labels=labels, sent=None)
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,8 @@ class Batches:
     """Iterates over steps from any one on: each item is the list of Batches this replica computes in that step.
 
     A thread prepares `ahead` blocks of steps in advance, with the help of `decoders` others where images are decoded or
-    resized one by one. `waited_s` is the time the caller stood still for data, `made_s` the time it took to make it.
+    resized one by one, and uploads them. `waited_s` is the time the caller stood still for data, `made_s` the time it
+    took to make it.
     """
 
     def __init__(
@@ -108,9 +118,9 @@ class Batches:
         ahead: int = 2,
         thread: bool = True,
         decoders: int = 1,
-        pin: bool = False,
+        upload: Send | None = None,
     ) -> None:
-        self._data, self._augment, self._cut, self._pin = data, augment, cut, pin
+        self._data, self._augment, self._cut, self._upload = data, augment, cut, upload
         self._pictures = Pictures(data, augment, decoders)
         self._ahead, self._thread = ahead, thread
         self._epoch, self._order = -1, np.empty(0, np.int64)
@@ -139,7 +149,8 @@ class Batches:
             [self._order[low + take.start : low + take.stop] for low, take in zip(lows, takes, strict=True)]
         )
         images, labels = self._pictures.train(chosen, seed=cut.seed, epoch=epoch)
-        whole = [self._tensor(array) for array in (images, labels, chosen)]
+        there, sent = _sent(images, labels, self._upload)
+        whole = (*there, torch.from_numpy(chosen))
         block, at = [], 0
         for step, count, take in zip(range(first, last), counts, takes, strict=True):
             base = at - take.start
@@ -152,6 +163,7 @@ class Batches:
                         shards=shards,
                         num_shards=min(count, cut.shards),
                         all_busy=take.all_busy,
+                        sent=sent,
                     )
                     for low, high, shards in take.pieces
                 ]
@@ -182,10 +194,6 @@ class Batches:
             busy = cut.merged or all(taken.start < min(taken.stop, filled) for taken in shares)
             self._takes[key] = _Take(start, stop, pieces, busy)
         return self._takes[key]
-
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        tensor = _dense(array)
-        return tensor.pin_memory() if self._pin else tensor
 
     def _blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """[low, high) of steps to prepare together: few calls for small images, little memory for large ones."""
@@ -253,6 +261,7 @@ def eval_chunks(
     replica: int = 0,
     num_replicas: int = 1,
     threads: int = 0,
+    upload: Send | None = None,
 ) -> Iterator[tuple[int, Batch]]:
     """(chunk number, Batch) of the whole validation chunks that this replica takes; empty for one without.
 
@@ -265,9 +274,15 @@ def eval_chunks(
         for chunk in share(len(bounds), replica, num_replicas):
             chosen = np.arange(*bounds[chunk])
             images, labels = pictures.val(chosen)
-            yield chunk, Batch(_dense(images), torch.from_numpy(labels), torch.from_numpy(chosen), len(chosen))
+            there, sent = _sent(images, labels, upload)
+            yield chunk, Batch(*there, torch.from_numpy(chosen), len(chosen), sent=sent)
 
     return _ahead(chunks()) if threads and not hasattr(data, "pixels") else chunks()
+
+
+def _sent(images: np.ndarray, labels: np.ndarray, upload: Send | None) -> tuple[Tensors, Sent | None]:
+    tensors = (_dense(images), torch.from_numpy(labels))
+    return upload(tensors) if upload else (tensors, None)
 
 
 def _dense(array: np.ndarray) -> torch.Tensor:

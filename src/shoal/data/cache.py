@@ -55,7 +55,7 @@ def in_memory(data: Streamed, most: int, workers: int, *, resized: bool = True) 
     elif need * beside > free:
         data.told = f"decoded anew each time: {each}, {_size(free)} are free"
     elif (held := hold(data, size)) is not None:
-        held.told = f"decoded once and held: {each}, {_size(free)} were free"
+        held.told, held.origin = f"decoded once and held: {each}, {_size(free)} were free", data
         return held
     else:
         data.told = "decoded anew each time: they have several sizes"

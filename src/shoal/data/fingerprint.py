@@ -17,7 +17,8 @@ SAMPLE = 1000
 
 def fingerprint(images: Pixels | Encoded) -> str:
     """SHA-256, in hex, of number, labels, order and content: every pixel of images in memory; of encoded ones, of which
-    there may be many, the files of SAMPLE, or why one cannot be read. Paths are not in it."""
+    there may be many, the files of SAMPLE, or why one cannot be read, wherever they are kept. Paths are not in it."""
+    images = getattr(images, "origin", None) or images
     count = len(images.labels)
     digest = hashlib.sha256(repr((count, tuple(images.shape), tuple(images.classes))).encode())
     digest.update(images.labels.astype("<i8").tobytes())

@@ -118,6 +118,8 @@ class Held:
         self.std = std
         self.notes = notes
         self.told = ""
+        self.origin: Streamed | None = None
+        """What they were decoded from, where that is still there."""
 
     def pixels(self, indices: np.ndarray) -> np.ndarray:
         return self.images[indices]

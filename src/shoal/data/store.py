@@ -97,7 +97,7 @@ class Stored:
         self._store = store
         self.labels, self.classes, self.shape = labels, data.classes, store.shape
         self.mean, self.std, self.notes = data.mean, data.std, notes
-        self.told = ""
+        self.told, self.origin = "", data
 
     def pixels(self, indices: np.ndarray) -> np.ndarray:
         images = np.empty((len(indices), *self.shape), np.uint8)

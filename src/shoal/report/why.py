@@ -133,5 +133,7 @@ def _small_batch(spent: Spent) -> float:
     needed = _FORWARD_AND_BACKWARD * spent.eval_s_per_image * spent.images / spent.workers
     if needed > _FOR_IMAGES * spent.least_compute_s:
         return 0.0
-    # With fewer steps there are fewer exchanges, too.
-    return sum(spent.parts[name] for name in ("compute", "update", "other", "exchange", "waiting")) - needed
+    # With fewer steps there are fewer exchanges, too. What a straggler computes longer, and has others wait for, stays.
+    late = spent.slowest and _is_straggler(spent.slowest[0])
+    computing = spent.least_compute_s if late else spent.parts["compute"] + spent.parts["waiting"]
+    return computing + sum(spent.parts[name] for name in ("update", "other", "exchange")) - needed

@@ -83,6 +83,8 @@ class Rig(ABC):
     """What was chosen here for this model, to be told when a training starts."""
     looks_together: ClassVar[bool] = False
     """Whether `evaluate` is a collective, which every worker calls equally often."""
+    spreads: ClassVar[bool] = False
+    """Whether it moves batches from the host to several devices itself; else they may come to the gang's device."""
 
     @abstractmethod
     def forward_backward(self, batch: Batch, *, last: bool) -> StepOutput:
@@ -145,6 +147,11 @@ class Strategy(Part, frozen=True, kw_only=True):
     gives the same bits. Costs an exchange of more bytes and no overlap."""
     threads: Annotated[int, Meta(ge=1)] | None = None
     """Threads per worker for the mathematics; absent: cores / workers on the host, or 1 when deterministic."""
+
+    @property
+    def same_model(self) -> bool:
+        """Whether any number of workers trains the same model."""
+        return True
 
     def misfits(self, recipe: Any) -> list[tuple[str, str]]:
         """(key, text) for all of a recipe that this strategy cannot do, as `faults`."""

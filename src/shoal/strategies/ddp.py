@@ -42,6 +42,10 @@ class Ddp(Strategy, frozen=True, kw_only=True):
     """Share the optimizer's state out among the workers (ZeRO's first stage): the same bits, 1/N of that memory, and
     half as many bytes again, for weights travel after the step."""
 
+    @property
+    def same_model(self) -> bool:
+        return self.compress == "none"
+
     def faults(self) -> list[tuple[str, str]]:
         if self.compress != "none" and self.deterministic:
             told = f"{self.compress} rounds each worker's gradient, which depends on how many workers there are"

@@ -31,6 +31,10 @@ class LocalSgd(Strategy, frozen=True, kw_only=True):
     outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Nesterov momentum of the outer optimizer, per meeting. DiLoCo: 0.9."""
 
+    @property
+    def same_model(self) -> bool:
+        return False
+
     def faults(self) -> list[tuple[str, str]]:
         if self.deterministic:
             return [("deterministic", "the weights depend on the number of workers; it cannot give the same bits")]

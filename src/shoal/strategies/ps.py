@@ -41,6 +41,10 @@ class Ps(Strategy, frozen=True, kw_only=True):
     threshold: Annotated[float, Meta(gt=0)] = 0.5
     """Of compress: 2bit, in the gradient of the sum over a batch's images, as MXNet counts it."""
 
+    @property
+    def same_model(self) -> bool:
+        return self.mode == "sync" and self.compress == "none"
+
     def faults(self) -> list[tuple[str, str]]:
         wrong = []
         if self.mode == "async" and self.deterministic:

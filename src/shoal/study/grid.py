@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class Cell:
     """Worker processes."""
     overrides: tuple[str, ...] = ()
     """Beside the strategy."""
+    same_model: bool = field(default=True, compare=False)
+    """Whether any number of workers trains the same model with this strategy."""
 
     @property
     def name(self) -> str:
@@ -104,8 +106,8 @@ class Grid:
         return Grid(**{**plain, **lists, "cells": cells})
 
     def joined(self, other: Grid) -> Grid:
-        """Both grids' cells, and the larger number of repeats."""
-        cells = tuple(dict.fromkeys((*self.cells, *other.cells)))
+        """Both grids' cells, equal ones as the other tells them, and the larger number of repeats."""
+        cells = tuple({cell: cell for cell in (*self.cells, *other.cells)}.values())
         return Grid(
             self.recipe,
             self.overrides,
@@ -132,7 +134,7 @@ def _cell(recipe: str, overrides: Sequence[str], strategy: str, count: int, serv
     num_servers = roles.get("server", 0)
     made.strategy.check(processes, num_servers, made.shards_for(processes))
     made.check_cut(processes)
-    return Cell(strategy, count, num_servers, processes, more)
+    return Cell(strategy, count, num_servers, processes, more, made.strategy.same_model)
 
 
 def _weak(base: Any) -> tuple[str, ...]:

@@ -25,11 +25,11 @@ def conclusion(grid: Grid, table: Sequence[Row]) -> str:
         return "No training of this study has ended well; see its logs."
     ranked = sorted(measured, key=lambda pair: -pair[1].median)
     first, speed = ranked[0]
-    said = [_fastest(first)]
+    said = [_fastest(first), _why(first)]
     equal = [row for row, other in ranked[1:] if not other.apart(speed)]
     if equal:
         said.append(f"Not told apart from it by these runs: {'; '.join(_speed(row) for row in equal)}.")
-    said.append(_why(first))
+        said.append(_simplest(first, equal))
     said += [
         f"{row.cell.where} reaches {other.median / speed.median:.2f} of that: {_costs(row)}."
         for row, other in ranked[1:]
@@ -57,6 +57,22 @@ def _fastest(row: Row) -> str:
     if row.speed_up is not None and row.base is not None and row.base != row.cell and row.efficiency is not None:
         text += f", {row.speed_up.median:.2f} x {row.base.where} (efficiency {row.efficiency.median:.0%})"
     return text + "."
+
+
+def _simplest(first: Row, equal: Sequence[Row]) -> str:
+    """Which of the ways that are as fast as one another to take, and why."""
+    simplest = min((first, *equal), key=lambda row: (not row.cell.same_model, row.cell.servers, row.cell.workers))
+    mine, other = simplest.cell, first.cell
+    why = [
+        text
+        for text, true in (
+            ("any number of workers trains the same model", mine.same_model and not other.same_model),
+            ("no server is needed", other.servers and not mine.servers),
+            ("fewer workers are needed", mine.workers < other.workers),
+        )
+        if true
+    ]
+    return f"Of these, {mine.where} asks for least: {' and '.join(why)}." if why else ""
 
 
 def _speed(row: Row) -> str:

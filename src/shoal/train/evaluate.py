@@ -13,6 +13,7 @@ from shoal.data.augment import Augment
 from shoal.data.batches import Batch, eval_chunks
 from shoal.data.order import chunk_bounds, share
 from shoal.data.source import NO_LABEL, Encoded, Pixels
+from shoal.data.upload import Send
 from shoal.report.predictions import Predictions
 from shoal.step.gang import Gang
 from shoal.step.meters import hits
@@ -49,25 +50,30 @@ def judge(
     gang: Gang,
     *,
     threads: int = 0,
+    upload: Send | None = None,
     beat: Callable[[], None] = lambda: None,
     together: bool = False,
 ) -> tuple[Score, Predictions]:
     """Every worker takes whole chunks; counts and float64 loss sums are added in the order of chunks. A collective.
 
-    threads: that decode images ahead, as `data.threads`. beat: called at every chunk. together: `logits_of` is a
-    collective, which a worker with fewer chunks calls as often as the others, with a blank image."""
-    images, chunks = len(data.labels), len(chunk_bounds(len(data.labels), eval_batch))
+    threads: that decode images ahead, as `data.threads`. upload: of chunks, to where `logits_of` wants them. beat:
+    called at every chunk. together: `logits_of` is a collective, which a worker with fewer chunks calls as often as the
+    others, with a blank image."""
+    images, bounds = len(data.labels), chunk_bounds(len(data.labels), eval_batch)
+    chunks = len(bounds)
     while True:
         replica, num_replicas = gang.place
         # One slot per chunk and one row per image, filled by one worker: adding the others' zeros rounds nothing.
         told = torch.zeros((chunks + 1) * 4 + images * _COLUMNS, dtype=torch.float64, device=gang.device)
         slots, rows = told[: (chunks + 1) * 4].view(-1, 4), told[(chunks + 1) * 4 :].view(-1, _COLUMNS)
         slots[-1, 0] = float(gang.speaks)  # counts who came
-        taken = eval_chunks(data, augment, eval_batch, replica=replica, num_replicas=num_replicas, threads=threads)
+        place = {"replica": replica, "num_replicas": num_replicas}
+        taken = eval_chunks(data, augment, eval_batch, **place, threads=threads, upload=upload)
         beat()
         looked = 0
         for chunk, batch in taken:
             beat()
+            batch.arrive()
             labels = batch.labels.to(gang.device).clamp(min=NO_LABEL)
             logits = logits_of(batch)
             looked += 1
@@ -77,8 +83,7 @@ def judge(
             loss = cross_entropy(logits, labels, reduction="none", ignore_index=NO_LABEL)
             slots[chunk, 0] = loss.double().sum()
             slots[chunk, 1:] = hits(logits, labels).sum(0)
-            low = int(batch.indices[0])
-            rows[low : low + len(labels)] = _rows(logits, labels)
+            rows[slice(*bounds[chunk])] = _rows(logits, labels)
         if together:
             for _ in range(looked, max(len(share(chunks, other, num_replicas)) for other in range(num_replicas))):
                 beat()

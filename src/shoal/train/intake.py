@@ -16,6 +16,7 @@ from shoal.base.host import cores
 from shoal.data.batches import Batches
 from shoal.data.decode import Pictures
 from shoal.data.order import order
+from shoal.data.upload import Upload
 from shoal.recipe.recipe import Recipe
 from shoal.report.intake import BATCHES, Intake
 from shoal.step.gang import Alone
@@ -105,8 +106,7 @@ def _stages(setup: Setup, threads: int) -> dict[str, Iterator[int]]:
             yield len(some)
 
     def in_batches(use: Callable[[Any], object]) -> Iterator[int]:
-        pin = setup.gang.device.type == "cuda"
-        batches = Batches(data, augment, setup.cut, decoders=threads, pin=pin)
+        batches = Batches(data, augment, setup.cut, decoders=threads, upload=Upload(setup.gang.device))
         for first in count(0, setup.cut.span.steps_per_epoch):
             steps = batches.steps(first, first + setup.cut.span.steps_per_epoch)
             try:

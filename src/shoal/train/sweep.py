@@ -9,6 +9,7 @@ import msgspec
 
 from shoal.base.errors import UsageError
 from shoal.data.batches import Batches
+from shoal.data.upload import Upload
 from shoal.recipe.recipe import Recipe
 from shoal.report.rates import Curve, Rates, diverges
 from shoal.step.gang import Alone
@@ -42,10 +43,8 @@ def _curve(recipe: Recipe, data: Data, machine: Machine, rates: tuple[float, ...
     if not optim.lr:
         raise UsageError("optim.lr: 0 cannot be scaled; state any other rate")
     factor = optim.peak(setup.cut.span.batch) / optim.lr
-    cuda = machine.device.type == "cuda"
-    batches = Batches(
-        data.train, source.augment, setup.cut, thread=source.threads > 0, decoders=source.threads, pin=cuda
-    )
+    how: dict[str, Any] = {"thread": source.threads > 0, "decoders": source.threads}
+    batches = Batches(data.train, source.augment, setup.cut, **how, upload=Upload(machine.device))
     losses: list[float] = []
     steps = batches.steps(0, len(rates))
     try:

@@ -60,7 +60,7 @@ class Kept:
         self._held = held
 
     def __call__(self, batch: Batch) -> Said:
-        rows, device = batch.indices.cpu().numpy(), batch.images.device
+        rows, device = batch.indices.numpy(), batch.images.device
         chosen = torch.from_numpy(self._held.classes[rows].astype(np.int64))
         logs = np.concatenate([self._held.logs[rows], self._held.others[rows]], 1)
         # What half precision rounded away is shared out: probabilities sum to 1.

@@ -22,6 +22,7 @@ from shoal.base.errors import ShoalError
 from shoal.base.host import resident_peak
 from shoal.base.run import Run
 from shoal.data.batches import Batch, Batches
+from shoal.data.upload import Upload
 from shoal.launch.pulse import LONG, Pulse
 from shoal.recipe.load import plain
 from shoal.report.predictions import Predictions
@@ -59,13 +60,9 @@ class Trainer:
         self.pulse = pulse or Pulse()
         self.cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
         data: Any = recipe.data
+        self._upload = upload = Upload(gang.device, ahead=not setup.rig.spreads)
         self._make_batches = lambda cut: Batches(
-            setup.data.train,
-            data.augment,
-            cut,
-            thread=data.threads > 0,
-            decoders=data.threads,
-            pin=gang.device.type == "cuda",
+            setup.data.train, data.augment, cut, thread=data.threads > 0, decoders=data.threads, upload=upload
         )
         self.batches = self._make_batches(cut)
         self.meters = Meters(cut.shards, gang, recipe.task)  # type: ignore[arg-type]
@@ -250,6 +247,7 @@ class Trainer:
                 self.recipe.data.eval_batch,  # type: ignore[attr-defined]
                 self.gang,
                 threads=self.recipe.data.threads,  # type: ignore[attr-defined]
+                upload=self._upload,
                 beat=lambda: self.pulse.beat("validates", self.clock.step, self.patience()),
                 together=self.rig.looks_together,
             )

@@ -10,6 +10,7 @@ import msgspec
 import torch
 
 from shoal.data.batches import Batches, eval_chunks
+from shoal.data.upload import Upload
 from shoal.recipe.recipe import Recipe
 from shoal.step.gang import Alone
 from shoal.step.meters import Meters
@@ -40,7 +41,7 @@ class Loop:
             self.cut,
             thread=data.threads > 0,
             decoders=data.threads,
-            pin=self.device.type == "cuda",
+            upload=Upload(self.device),
         )
 
     def step(self) -> tuple[float, float]:

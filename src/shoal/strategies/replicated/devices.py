@@ -26,6 +26,8 @@ class DevicesRig(Rig):
     """Shards go to devices as they go to workers elsewhere. They are computed in turn by the calling thread (GPUs work
     on while the next is told what to do); only what all do together runs in the devices' own threads."""
 
+    spreads = True
+
     def __init__(
         self,
         model: torch.nn.Module,
