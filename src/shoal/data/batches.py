@@ -275,7 +275,7 @@ def eval_chunks(
             chosen = np.arange(*bounds[chunk])
             images, labels = pictures.val(chosen)
             there, sent = _sent(images, labels, upload)
-            yield chunk, Batch(*there, torch.from_numpy(chosen), len(chosen), sent=sent)
+            yield chunk, Batch(there[0], there[1], torch.from_numpy(chosen), len(chosen), sent=sent)
 
     return _ahead(chunks()) if threads and not hasattr(data, "pixels") else chunks()
 

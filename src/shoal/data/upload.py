@@ -40,7 +40,9 @@ class Upload:
         with torch.cuda.stream(self._stream):
             # Host memory goes back to be used again only after the copy: torch's pinned allocator sees to that.
             there = tuple(tensor.to(self._device, non_blocking=True) for tensor in tensors)
-            return there, _Copied(there, self._stream.record_event())
+            copied = torch.cuda.Event()
+            copied.record(self._stream)
+            return there, _Copied(there, copied)
 
 
 class _Copied:
