@@ -31,7 +31,7 @@ class Fault(NamedTuple):
     kinds: tuple[str, ...]
     rank: int | None
     fault: str = ""
-    """KIND:RANK:STEPS, with the time of so many steps."""
+    """KIND:RANK:STEPS: the time of so many steps, in each block of images, shard's pass or chunk of the validation."""
     overrides: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     """Overrides of the training without the fault."""

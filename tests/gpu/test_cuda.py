@@ -62,6 +62,7 @@ def test_a_number_that_is_not_finite_is_named_late_but_named(tmp_path):
 
 
 def test_batches_come_to_the_device_on_a_stream_of_their_own(device):
+    """Whichever of the two streams lags behind."""
     import torch
 
     from shoal.base.duration import Span
@@ -70,16 +71,39 @@ def test_batches_come_to_the_device_on_a_stream_of_their_own(device):
     from shoal.data.sources.synthetic import Synthetic
     from shoal.data.upload import Upload
 
+    class Slow(Upload):
+        def __call__(self, tensors):
+            with torch.cuda.stream(self._stream):
+                torch.cuda._sleep(20_000_000)
+            return super().__call__(tensors)
+
     data = Synthetic(images=512, classes=10, channels=3, size=64).open("train")
     cut = Cut(Span(len(data.labels), 64), 1, seed=0)
-    busy = torch.zeros(4096, 4096, device=device)
-    here = Batches(data, Augment(mirror=True), cut).steps(0, 40)
-    for (there,), (expected,) in zip(
-        Batches(data, Augment(mirror=True), cut, upload=Upload(device)).steps(0, 40), here, strict=True
-    ):
-        busy = busy @ busy  # the computing stream lags behind the host
-        used = there.to(device)
-        assert used.images.device == device
-        found = used.images.clone()
-        del there, used  # the memory may be used again, but not before it was read
-        assert torch.equal(found.cpu(), expected.images)
+    expected = [batch for (batch,) in Batches(data, Augment(mirror=True), cut).steps(0, 40)]
+    matrix = torch.zeros(4096, 4096, device=device)
+    for upload, lagging in ((Slow(device), False), (Upload(device), True)):
+        found = []
+        for (batch,) in Batches(data, Augment(mirror=True), cut, upload=upload).steps(0, 40):
+            if lagging:
+                matrix = matrix @ matrix
+            here = batch.to(device)
+            assert here.images.device == device
+            found.append((here.images.clone(), here.labels.clone()))
+        for (images, labels), other in zip(found, expected, strict=True):
+            assert torch.equal(images.cpu(), other.images)
+            assert torch.equal(labels.cpu(), other.labels)
+
+
+def test_a_thread_sends_to_the_last_device(device):
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    from shoal.data.upload import Upload
+
+    last = torch.device("cuda", torch.cuda.device_count() - 1)
+    with ThreadPoolExecutor(1) as pool:
+        there, sent = pool.submit(Upload(last), (torch.arange(9),)).result()
+    sent.arrive()
+    assert there[0].device == last
+    assert there[0].tolist() == list(range(9))

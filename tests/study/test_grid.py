@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,32 @@ def test_what_is_wrong_is_said_before_anything_is_trained(strategies, options, s
 def test_weak_scaling_keeps_each_workers_batch():
     grid = plan(weak=True, overrides=("length=50st",))
     assert grid.overrides == ("length=50st", "batch=null", "batch_per_worker=64", "shards=auto")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "same"),
+    [
+        ("ddp", True),
+        ("ps", True),
+        ("dp", True),
+        ("ddp:compress=powersgd", False),
+        ("ps:compress=2bit", False),
+        ("ps:mode=async", False),
+        ("local_sgd:every=4", False),
+    ],
+)
+def test_a_cell_says_whether_it_trains_the_model_of_any_other(strategy, same):
+    assert [cell.same_model for cell in Grid.plan("digits", (), [strategy], [2]).cells] == [same]
+    (own,) = Grid.plan("digits", ("shards=auto",), [strategy], [2]).cells
+    (weak,) = Grid.plan("digits", ("length=50st",), [strategy], [2], weak=True).cells
+    assert not own.same_model
+    assert not weak.same_model
+
+
+def test_a_plan_of_an_older_shoal_learns_it():
+    new = Grid.plan("digits", (), ["ps:mode=async"], [2])
+    old = replace(new, cells=(replace(new.cells[0], same_model=True),))
+    assert [cell.same_model for cell in old.joined(new).cells] == [False]
 
 
 def test_a_study_goes_on_with_more(tmp_path):

@@ -37,7 +37,8 @@ class Upload:
             tensors = tuple(tensor.pin_memory() for tensor in tensors)
         if self._stream is None:
             return tensors, None
-        with torch.cuda.stream(self._stream):
+        # A thread's current device is the first one, and to come back there from a stream makes a context on it.
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             # Host memory goes back to be used again only after the copy: torch's pinned allocator sees to that.
             there = tuple(tensor.to(self._device, non_blocking=True) for tensor in tensors)
             copied = torch.cuda.Event()

@@ -25,7 +25,7 @@ class Cell:
     overrides: tuple[str, ...] = ()
     """Beside the strategy."""
     same_model: bool = field(default=True, compare=False)
-    """Whether any number of workers trains the same model with this strategy."""
+    """Whether any number of workers trains the same model."""
 
     @property
     def name(self) -> str:
@@ -134,7 +134,8 @@ def _cell(recipe: str, overrides: Sequence[str], strategy: str, count: int, serv
     num_servers = roles.get("server", 0)
     made.strategy.check(processes, num_servers, made.shards_for(processes))
     made.check_cut(processes)
-    return Cell(strategy, count, num_servers, processes, more, made.strategy.same_model)
+    same_model = made.strategy.same_model and made.shards != "auto" and made.batch is not None
+    return Cell(strategy, count, num_servers, processes, more, same_model)
 
 
 def _weak(base: Any) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ def _fastest(row: Row) -> str:
 
 def _simplest(first: Row, equal: Sequence[Row]) -> str:
     """Which of the ways that are as fast as one another to take, and why."""
+    equal = [row for row in equal if row.cell.workers <= first.cell.workers]
     simplest = min((first, *equal), key=lambda row: (not row.cell.same_model, row.cell.servers, row.cell.workers))
     mine, other = simplest.cell, first.cell
     why = [
@@ -72,7 +73,7 @@ def _simplest(first: Row, equal: Sequence[Row]) -> str:
         )
         if true
     ]
-    return f"Of these, {mine.where} asks for least: {' and '.join(why)}." if why else ""
+    return f"Of these, {mine.where} is the simplest: {' and '.join(why)}." if why else ""
 
 
 def _speed(row: Row) -> str:

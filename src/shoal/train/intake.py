@@ -127,7 +127,8 @@ def _stages(setup: Setup, threads: int) -> dict[str, Iterator[int]]:
 def _taken(setup: Setup) -> Iterator[int]:
     """The model's steps on one global batch, held ready."""
     source: Any = setup.recipe.data
-    held = Batches(setup.data.train, source.augment, setup.cut, decoders=cores()).prepare(0)
+    upload = Upload(setup.gang.device)
+    held = Batches(setup.data.train, source.augment, setup.cut, decoders=cores(), upload=upload).prepare(0)
     images = setup.cut.count(0)
     while True:
         for batch in held:

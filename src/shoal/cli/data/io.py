@@ -36,8 +36,8 @@ def input_output(
     """Measure how fast RECIPE's images come, stage by stage, and whether that holds its model back.
 
     read: the encoded images alone; decoded, cropped: the way up to there; in batches: as the training gets them, made
-    by threads ahead of it; on the device: copied there and normalised. The model takes the same batch again and again.
-    One worker; nothing is trained, nothing is kept.
+    by threads ahead of it, and sent to a GPU; on the device: arrived there and normalised. The model takes the same
+    batch again and again. One worker; nothing is trained, nothing is kept.
     """
     from shoal.base.host import cores
     from shoal.recipe.load import load

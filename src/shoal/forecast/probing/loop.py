@@ -102,7 +102,7 @@ class Loop:
     def evaluate(self, budget_s: float) -> float:
         """Seconds of an image in validation."""
         data: Any = self.recipe.data
-        chunks = eval_chunks(self.data.val, data.augment, min(data.eval_batch, 64))
+        chunks = eval_chunks(self.data.val, data.augment, min(data.eval_batch, 64), upload=Upload(self.device))
         done, began, took = 0, time.perf_counter(), 0.0
         for _, batch in chunks:
             self.rig.evaluate(batch)
