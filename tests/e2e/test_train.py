@@ -32,8 +32,13 @@ def events(folder: Path, kind: str) -> list[dict]:
 # --- what it shows
 
 
+def told(err: str) -> str:
+    """What workers said; the launcher's note where they take long to start is this machine's."""
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("note: not all workers have"))
+
+
 def test_lines_that_scripts_grep_in_their_order(two: Finished) -> None:
-    run, lines = Run(two.folder), two.result.err.splitlines()
+    run, lines = Run(two.folder), told(two.result.err).splitlines()
     assert lines[:4] == [
         "Recipe   small",
         "Model    digits-cnn, 33,338 parameters",
@@ -50,8 +55,8 @@ def test_lines_that_scripts_grep_in_their_order(two: Finished) -> None:
         "val": r"Epoch\[{epoch}\] Validation-accuracy={top1:.6f}",
         "save": r'Saved checkpoint to "{path}"',
     }
-    told = [event for event in run.read_metrics() if event["event"] in kinds]
-    expected = "\n".join(kinds[event["event"]].format_map(event) for event in told)
+    known = [event for event in run.read_metrics() if event["event"] in kinds]
+    expected = "\n".join(kinds[event["event"]].format_map(event) for event in known)
     assert re.fullmatch(expected, "\n".join(rest[:-1])), two.result
     assert re.match(rf"Done: {STEPS} steps, 2,380 images in {NUMBER} s", lines[-1])
 
@@ -86,7 +91,9 @@ def test_the_run_folder(two: Finished) -> None:
         "curves.png",
     }
     assert sorted(path.name for path in (two.folder / "logs").iterdir()) == ["worker-0.log", "worker-1.log"]
-    assert run.log("worker", 0).read_text() == two.result.err, "the console shows what worker 0 says, as it says it"
+    assert run.log("worker", 0).read_text() == told(two.result.err), (
+        "the console shows what worker 0 says, as it says it"
+    )
     assert run.log("worker", 1).read_text() == ""
     assert len(list(run.tensorboard.iterdir())) == 1
     assert run.curves.read_bytes().startswith(b"\x89PNG")
