@@ -64,7 +64,9 @@ def asynchronous(what: tuple[str, ...], pairs: int) -> None:
 def accuracy(what: tuple[str, ...], seeds: int) -> None:
     def top1(mode: str, seed: int) -> float:
         words = (f"strategy=ps:mode={mode},threads=1", "-n", str(WORKERS), "-s", "1", f"seed={seed}")
-        return 100 * training(*what, *words)["top1"]
+        found = 100 * training(*what, *words)["top1"]
+        print(f"{mode}, seed {seed}: {found:.2f}", flush=True)
+        return found
 
     differences = [top1("async", seed) - top1("sync", seed) for seed in range(seeds)]
     mean, low, high = interval(differences)
