@@ -97,9 +97,8 @@ def main() -> None:
 def step() -> float:
     """Seconds of a step when nothing is wrong."""
     spent = train(())[0]["spent"]
-    return (spent["total_s"] - sum(spent["parts"][name] for name in ("start-up", "validation", "checkpoint"))) / spent[
-        "steps"
-    ]
+    beside = sum(spent["parts"][name] for name in ("start-up", "validation", "checkpoint"))
+    return (spent["total_s"] - beside) / spent["steps"]
 
 
 def train(overrides: tuple[str, ...], fault: str = "", throttled: str = "") -> tuple[dict, float]:

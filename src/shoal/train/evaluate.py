@@ -67,8 +67,9 @@ def judge(
         told = torch.zeros((chunks + 1) * 4 + images * _COLUMNS, dtype=torch.float64, device=gang.device)
         slots, rows = told[: (chunks + 1) * 4].view(-1, 4), told[(chunks + 1) * 4 :].view(-1, _COLUMNS)
         slots[-1, 0] = float(gang.speaks)  # counts who came
-        place = {"replica": replica, "num_replicas": num_replicas}
-        taken = eval_chunks(data, augment, eval_batch, **place, threads=threads, upload=upload)
+        taken = eval_chunks(
+            data, augment, eval_batch, replica=replica, num_replicas=num_replicas, threads=threads, upload=upload
+        )
         beat()
         looked = 0
         for chunk, batch in taken:

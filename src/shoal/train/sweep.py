@@ -43,8 +43,8 @@ def _curve(recipe: Recipe, data: Data, machine: Machine, rates: tuple[float, ...
     if not optim.lr:
         raise UsageError("optim.lr: 0 cannot be scaled; state any other rate")
     factor = optim.peak(setup.cut.span.batch) / optim.lr
-    how: dict[str, Any] = {"thread": source.threads > 0, "decoders": source.threads}
-    batches = Batches(data.train, source.augment, setup.cut, **how, upload=Upload(machine.device))
+    upload, threads = Upload(machine.device), source.threads
+    batches = Batches(data.train, source.augment, setup.cut, thread=threads > 0, decoders=threads, upload=upload)
     losses: list[float] = []
     steps = batches.steps(0, len(rates))
     try:
