@@ -36,7 +36,7 @@ class Victim:
         layout, flat = Layout.of([("a", tensors[0])]), torch.zeros(SIZE_OF_MODEL)
         description = describe(torch.optim.SGD(tensors, lr=1.0), tensors)
         other = Client([server.address], 1, 2, SECRET, limits=LIMITS)
-        terms = Terms(mode="async", damping=False)
+        terms = Terms(mode="async")
         together(2, lambda rank: (self.client, other)[rank].init(flat.clone(), layout, description, terms))
         other.close()
         self.flat, self.steps, self.longest_s = flat, 0, 0.0

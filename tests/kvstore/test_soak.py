@@ -36,7 +36,7 @@ limits, memory = Limits(90, 90, 10, 90), rank != "0"
 client = Client([address], int(rank), int(count), secret.encode(), limits=limits, shared_memory=memory)
 tensors, flat = [torch.zeros(int(size))], torch.zeros(int(size))
 sgd = describe(torch.optim.SGD(tensors, lr=1.0), tensors)
-client.init(flat, Layout.of([("a", tensors[0])]), sgd, Terms(mode="async", damping=False))
+client.init(flat, Layout.of([("a", tensors[0])]), sgd, Terms(mode="async"))
 step = 0
 while not os.path.exists(stop):
     position = client.take(1 << 40)
@@ -87,7 +87,7 @@ def test_every_position_counts_once(tmp_path: Path):
         )
         tensors, flat = [torch.zeros(SIZE)], torch.zeros(SIZE)
         description = describe(torch.optim.SGD(tensors, lr=1.0), tensors)
-        watcher.init(flat, Layout.of([("a", tensors[0])]), description, Terms(mode="async", damping=False))
+        watcher.init(flat, Layout.of([("a", tensors[0])]), description, Terms(mode="async"))
         kills, until = 0, time.monotonic() + SOAK_S
         while time.monotonic() < until or kills < 5:
             time.sleep(draw.uniform(2, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -10,7 +11,7 @@ from shoal.kvstore.table import Plan, Table
 from shoal.kvstore.talk import Commit
 from shoal.step.gang import Gang
 from shoal.step.threads import Crew
-from shoal.strategies.replicated.asynchronous import Account, paced
+from shoal.strategies.replicated.asynchronous import Account
 from shoal.strategies.replicated.buffers import Buffers
 
 LAYOUT = Layout(("weight",), ((2,),), ((1,),))
@@ -40,21 +41,16 @@ def test_an_account():
     assert (Account([], 0, 0, [0]).mean, Account([], 0, 0, [0]).most) == (0, 0)
 
 
-def test_a_stale_push_is_damped():
-    table = Table(
-        Plan(layout=LAYOUT, low=0, high=2, optimizer=SGD, terms=Terms(mode="async")), torch.zeros(2), shared=None
-    )
+@pytest.mark.parametrize(
+    ("pushes", "expected"), [(0, [1, 1, 1, 1]), (1, [1, 0.5, 1, 0.25]), (2, [1, 1, 1, 0.5]), (4, [1, 1, 1, 1])]
+)
+def test_a_push_is_damped_by_the_batches_that_came_between(pushes, expected):
+    terms = Terms(mode="async", damping=pushes)
+    table = Table(Plan(layout=LAYOUT, low=0, high=2, optimizer=SGD, terms=terms), torch.zeros(2), shared=None)
     moved = []
     for step, pulled in enumerate((0, 0, 2, 0)):  # stalenesses 0, 1, 0, 3
         before = table.values.clone()
         commit = Commit(1.0, None, True, 0, 0, pulled)
         staleness = table.apply_alone((0, ""), step, torch.ones(2), commit, 1.0)
         moved.append((staleness, (before - table.values)[0].item()))
-    assert moved == [(0, 1.0), (1, 0.5), (0, 1.0), (3, 0.25)]
-
-
-def test_the_pushes_of_a_batch_move_the_weights_as_far_as_one_step():
-    sgd, rate = paced({"name": "sgd", "groups": [{"lr": 0.1, "weight_decay": 0.4}, {"lr": 0.1}]}, shards=4)
-    assert (sgd["groups"], rate) == ([{"lr": 0.1, "weight_decay": 0.1}, {"lr": 0.1}], 1.0)
-    described = {"name": "adamw", "groups": [{"lr": 0.1, "weight_decay": 0.4}]}
-    assert paced(described, shards=4) == (described, 0.25)
+    assert moved == list(zip((0, 1, 0, 3), expected, strict=True))

@@ -105,7 +105,7 @@ class Dist(KVStore):
     def _init(self, key: Key, value: torch.Tensor) -> None:
         number, size = len(self._held), value.numel()
         layout = Layout.of([(str(key), value.cpu().contiguous())])
-        terms = Terms(mode=self._mode, damping=False, compression=self._compression)  # type: ignore[arg-type]
+        terms = Terms(mode=self._mode, compression=self._compression)  # type: ignore[arg-type]
         if self._compression and layout.dtype != "float32":
             raise UsageError(f"key {key!r} is {layout.dtype}: gradients are compressed as float32 only")
         if size >= self._bound:

@@ -90,9 +90,11 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What a dead worker means to the others of a synchronous round: its end, or the same batch again without it."""
     shards: int | None = None
     """Deterministic: of the global batch; pushes then name their node of the tree of additions."""
-    damping: bool = True
-    """async: the rate of a push is divided by its staleness + 1. After Zhang, Gupta, Lian, Liu 2016 ("Staleness-aware
-    async-SGD for distributed deep learning", IJCAI)."""
+    damping: int = 0
+    """async: how many pushes make a batch. The rate of a push is divided by its staleness + 1 over that, where it is
+    more than one: as stale as the pushes of one batch are to one another, it is none the worse. 0: never. After Zhang,
+    Gupta, Lian, Liu 2016 ("Staleness-aware async-SGD for distributed deep learning", IJCAI), who count whole batches.
+    """
     compression: dict[str, Any] = {}
     """Of pushes: {} or {"type": "none" | "fp16" | "2bit", "threshold": 0.5}."""
 

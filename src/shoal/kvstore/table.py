@@ -274,8 +274,8 @@ class Table:
                 return None
             staleness = max(0, self.version - commit.pulled)
             lr = commit.lr
-            if lr is not None and self.plan.terms.damping:
-                lr /= staleness + 1
+            if lr is not None and (pushes := self.plan.terms.damping):
+                lr /= max(1.0, (staleness + 1) / pushes)
             self._apply(total, lr, scale)
             self.applied[life[0]] = (life[1], step)
             return staleness

@@ -133,7 +133,8 @@ class Updater:
         taken = inspect.signature(kind.__init__).parameters
         self.optimizer: torch.optim.Optimizer | None = None
         if groups:
-            first = {key: value for key, value in groups[0].items() if key in taken and key != "params"}
+            # torch's SGD refuses dampening beside nesterov, but knows what both are; groups bring their own.
+            first = {k: value for k, value in groups[0].items() if k in taken and k not in ("params", "dampening")}
             try:
                 self.optimizer = kind(groups, **first)  # type: ignore[call-arg]
                 # Without torch's hooks and profiler marks around it, which take as long as a small step.

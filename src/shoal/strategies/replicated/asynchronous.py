@@ -51,39 +51,17 @@ class Account:
         return max((value for value, count in enumerate(self.counts) if count), default=0)
 
 
-_PROPORTIONAL = ("sgd", "asgd", "timm.sgdw")
-"""Optimizers whose step is as large as the gradient; all others' is as large as the rate."""
-
-
-def paced(described: dict[str, Any], shards: int) -> tuple[dict[str, Any], float]:
-    """The optimizer for one push of each shard in the place of one step, and what to multiply the rate with.
-
-    The gradient of a shard is its part of the global batch's, but weights decay with every push."""
-    if described["name"] not in _PROPORTIONAL:
-        return described, 1 / shards
-    groups = [
-        group | ({"weight_decay": group["weight_decay"] / shards} if "weight_decay" in group else {})
-        for group in described["groups"]
-    ]
-    return described | {"groups": groups}, 1.0
-
-
 class AsyncRig(PsRig):
     """A batch moves the weights as far as in the other strategies, in as many smaller steps."""
 
     asynchronous = True
 
     def __init__(self, *args: Any) -> None:
-        self._rate = 1.0
         super().__init__(*args)
         self._pushes = self._followed = 0
         """Pushes of this worker; the version that the average has come to."""
         self._counts = torch.zeros(_MOST, dtype=torch.int64)
         self._images = self._dropped = 0
-
-    def _paced(self, described: dict[str, Any]) -> dict[str, Any]:
-        described, self._rate = paced(described, self._spec.shards)
-        return described
 
     def take(self, limit: int) -> int | None:
         """The next position below `limit` that nobody works on; None when there is none now."""
@@ -105,7 +83,7 @@ class AsyncRig(PsRig):
         self._step = batch.step
         self._gang.watch.to(EXCHANGE)
         self._pushing.finish(self.ask)
-        done = self._client.commit(self._pushes, lr=lr * self._rate, clip_norm=self._spec.clip_norm)
+        done = self._client.commit(self._pushes, lr=lr * self._pace.rate, clip_norm=self._spec.clip_norm)
         self._pushes += 1
         elsewhere = not done.applied and math.isfinite(done.norm)
         if not done.applied and not elsewhere and self._precision.nonfinite == "stop":

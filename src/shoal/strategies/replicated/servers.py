@@ -23,10 +23,8 @@ from shoal.strategies.replicated.buckets import Buckets
 from shoal.strategies.replicated.buffers import Buffers
 from shoal.strategies.replicated.exchange import Exchange, Tree, asks_row, largest_ask
 from shoal.strategies.replicated.gradients import FlatGradients
+from shoal.strategies.replicated.pace import Pace
 from shoal.strategies.replicated.rig import ReplicatedRig, copy_state
-
-_PACED = ("lr", "weight_decay")
-"""Options that differ between a checkpoint and the servers."""
 
 
 class Pushed(Exchange):
@@ -140,7 +138,9 @@ class PsRig(ReplicatedRig):
     ) -> None:
         super().__init__(model, make_optimizer, task, precision, gang, spec, exchange)
         named = [(name, held) for name, held in self.model.named_parameters() if held.requires_grad]
-        self._described = described = self._paced(describe(self.optimizer, [held for _, held in named]))
+        pushes = spec.shards if self.asynchronous else 1
+        self._pace = Pace(describe(self.optimizer, [held for _, held in named]), pushes)
+        described = self._pace.described
         self._layout_of = Layout.of(named, whole=terms.shards is not None or not elementwise(described))
         self._weights = _flattened(self._layout_of, [held for _, held in named])
         self._client, self._pushing = gang.client, exchange
@@ -153,10 +153,6 @@ class PsRig(ReplicatedRig):
             self._client.load(self._host, None)
         gang.began = True
         self._arrived()
-
-    def _paced(self, described: dict[str, Any]) -> dict[str, Any]:
-        """The optimizer as the servers have it."""
-        return described
 
     @property
     def bytes_sent(self) -> int:  # type: ignore[override]
@@ -195,10 +191,9 @@ class PsRig(ReplicatedRig):
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        state["optimizer"] = held = self._client.state()
+        state["optimizer"] = held = self._pace.to_step(self._client.state())
         for group, mine in zip(held["param_groups"], self.optimizer.param_groups, strict=True):
-            # Servers are told the rate of each step, and keep none; their weights may decay in more steps.
-            group.update({key: mine[key] for key in _PACED if key in mine})
+            group["lr"] = mine["lr"]  # servers are told the rate of each step, and keep none
         self._client.barrier()  # nobody steps on while another still reads
         return state
 
@@ -219,9 +214,7 @@ class PsRig(ReplicatedRig):
         if optimizer is not None:
             for group, held in zip(self.optimizer.param_groups, optimizer["param_groups"], strict=True):
                 group["lr"] = held["lr"]
-            groups = zip(optimizer["param_groups"], self._described["groups"], strict=True)
-            paced = [held | {key: own[key] for key in _PACED if key in own} for held, own in groups]
-            optimizer = {**optimizer, "param_groups": paced}
+            optimizer = self._pace.to_push(optimizer)
         self._client.load(self._host, optimizer)
         self._arrived()
 
