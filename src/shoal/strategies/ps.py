@@ -115,7 +115,7 @@ class Ps(Strategy, frozen=True, kw_only=True):
             compression=self._compression(spec.batch),
         )
         if self.mode == "async":
-            exchange, kind = asynchronous.PushedAlone(gang), asynchronous.AsyncRig
+            exchange, kind = asynchronous.PushedAlone(gang, spec.shards), asynchronous.AsyncRig
         else:
             exchange = servers.PushedTree(gang, spec.shards) if self.deterministic else servers.Pushed(gang)
             kind = servers.PsRig

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from shoal.data.batches import Batch
+from shoal.step.served import Served
 from shoal.step.stopwatch import EXCHANGE, UPDATE
 from shoal.strategies import Applied
 from shoal.strategies.replicated.servers import PsRig, Pushed
@@ -20,13 +21,18 @@ _MOST = 256
 class PushedAlone(Pushed):
     """Each batch is pushed by itself; buffers stay this worker's own until all agree on them."""
 
+    def __init__(self, gang: Served, shards: int) -> None:
+        super().__init__(gang)
+        self._part = gang.num_ranks / shards
+        """Of a global batch, as all workers push at the same time: so far its push moves the buffers."""
+
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
         self._flat.zero_()
         self._buckets.arm()
 
     def finish(self, ask: int) -> int:
         self._buckets.flush()
-        self._buffers.keep()
+        self._buffers.keep(self._part)
         return ask
 
 

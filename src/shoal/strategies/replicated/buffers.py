@@ -62,8 +62,10 @@ class Buffers:
             self._integers.copy_(summed[len(self._floats) :].round())
         self._first = True
 
-    def keep(self) -> None:
-        """Ends the step with what this worker's own batch made of them."""
+    def keep(self, part: float = 1.0) -> None:
+        """Ends the step with what this worker's own batch made of them, or with so much of it."""
+        if part != 1.0:
+            torch.lerp(self._start, self._floats, part, out=self._floats)
         self._first = True
 
     def take_own(self, mean: torch.Tensor) -> None:
