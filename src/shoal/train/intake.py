@@ -16,7 +16,6 @@ from shoal.base.host import cores
 from shoal.data.batches import Batches
 from shoal.data.decode import Pictures
 from shoal.data.order import order
-from shoal.data.upload import Upload
 from shoal.recipe.recipe import Recipe
 from shoal.report.intake import BATCHES, Intake
 from shoal.step.gang import Alone
@@ -106,7 +105,7 @@ def _stages(setup: Setup, threads: int) -> dict[str, Iterator[int]]:
             yield len(some)
 
     def in_batches(use: Callable[[Any], object]) -> Iterator[int]:
-        batches = Batches(data, augment, setup.cut, decoders=threads, upload=Upload(setup.gang.device))
+        batches = Batches(data, augment, setup.cut, decoders=threads, upload=setup.upload)
         for first in count(0, setup.cut.span.steps_per_epoch):
             steps = batches.steps(first, first + setup.cut.span.steps_per_epoch)
             try:
@@ -127,8 +126,7 @@ def _stages(setup: Setup, threads: int) -> dict[str, Iterator[int]]:
 def _taken(setup: Setup) -> Iterator[int]:
     """The model's steps on one global batch, held ready."""
     source: Any = setup.recipe.data
-    upload = Upload(setup.gang.device)
-    held = Batches(setup.data.train, source.augment, setup.cut, decoders=cores(), upload=upload).prepare(0)
+    held = Batches(setup.data.train, source.augment, setup.cut, decoders=cores(), upload=setup.upload).prepare(0)
     images = setup.cut.count(0)
     while True:
         for batch in held:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -12,10 +13,11 @@ import torch
 from shoal import __version__, models
 from shoal.base.duration import Span
 from shoal.base.errors import UsageError, first_line
-from shoal.data.batches import Cut
+from shoal.data.batches import Batches, Cut
 from shoal.data.decode import Pictures
 from shoal.data.order import order
 from shoal.data.source import NO_IMAGE, NO_LABEL, Encoded, Pixels
+from shoal.data.upload import Upload
 from shoal.recipe.load import plain
 from shoal.recipe.recipe import Recipe
 from shoal.step.gang import Gang
@@ -138,6 +140,23 @@ class Setup:
         rig = _rig(recipe, task, created.module, data, clock, cut, gang)
         notes = (*data.notes, *_unmixed(recipe, data), *created.notes, *((told,) if told else ()))
         return Setup(recipe, gang, data, cut, clock, rig, notes, teacher)
+
+    @cached_property
+    def upload(self) -> Upload:
+        """The way of images to this worker's device."""
+        return Upload(self.gang.device, ahead=not self.rig.spreads)
+
+    def batches(self, cut: Cut | None = None) -> Batches:
+        """Training batches, made ahead of their steps as the recipe's data says. cut: another one than the setup's."""
+        source: Any = self.recipe.data
+        return Batches(
+            self.data.train,
+            source.augment,
+            cut or self.cut,
+            thread=source.threads > 0,
+            decoders=source.threads,
+            upload=self.upload,
+        )
 
 
 def _unmixed(recipe: Recipe, data: Data) -> tuple[str, ...]:

@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 
 from shoal.base.errors import UsageError
-from shoal.data.batches import Batches
-from shoal.data.upload import Upload
 from shoal.recipe.recipe import Recipe
 from shoal.report.rates import Curve, Rates, diverges
 from shoal.step.gang import Alone
@@ -38,15 +36,12 @@ def sweep(
 
 def _curve(recipe: Recipe, data: Data, machine: Machine, rates: tuple[float, ...]) -> Curve:
     setup = Setup.of(recipe, Alone(machine.device), data)
-    source: Any = recipe.data
     optim: Any = recipe.optim
     if not optim.lr:
         raise UsageError("optim.lr: 0 cannot be scaled; state any other rate")
     factor = optim.peak(setup.cut.span.batch) / optim.lr
-    upload, threads = Upload(machine.device), source.threads
-    batches = Batches(data.train, source.augment, setup.cut, thread=threads > 0, decoders=threads, upload=upload)
     losses: list[float] = []
-    steps = batches.steps(0, len(rates))
+    steps = setup.batches().steps(0, len(rates))
     try:
         for step, (rate, held) in enumerate(zip(rates, steps, strict=False)):
             outputs = [setup.rig.forward_backward(batch, last=batch is held[-1]) for batch in held]

@@ -21,8 +21,7 @@ from shoal.base.duration import Duration
 from shoal.base.errors import ShoalError
 from shoal.base.host import resident_peak
 from shoal.base.run import Run
-from shoal.data.batches import Batch, Batches
-from shoal.data.upload import Upload
+from shoal.data.batches import Batch
 from shoal.launch.pulse import LONG, Pulse
 from shoal.recipe.load import plain
 from shoal.report.predictions import Predictions
@@ -60,11 +59,7 @@ class Trainer:
         self.pulse = pulse or Pulse()
         self.cut, self._val, self._run, self._sink, self._manifest = cut, setup.data.val, run, sink, manifest
         data: Any = recipe.data
-        self._upload = upload = Upload(gang.device, ahead=not setup.rig.spreads)
-        self._make_batches = lambda cut: Batches(
-            setup.data.train, data.augment, cut, thread=data.threads > 0, decoders=data.threads, upload=upload
-        )
-        self.batches = self._make_batches(cut)
+        self._setup, self.batches = setup, setup.batches()
         self.meters = Meters(cut.shards, gang, recipe.task)  # type: ignore[arg-type]
         self._timing, self._timed_step = Timing(gang, together=not setup.rig.asynchronous), 0
         self.tracing = Tracing(gang, recipe.trace) if recipe.trace else None
@@ -164,7 +159,7 @@ class Trainer:
         """Batches from the step under way on, shared out among the workers who are still there."""
         replica, num_replicas = self.gang.place
         self.cut, before = replace(self.cut, replica=replica, num_replicas=num_replicas), self.batches
-        self.batches = self._make_batches(self.cut)
+        self.batches = self._setup.batches(self.cut)
         self.batches.waited_s, self.batches.made_s = before.waited_s, before.made_s
         self.tell("note", level="warning", text=f"{num_replicas} workers go on with step {self.clock.step}")
         return self.batches.steps(self.clock.step, self.clock.steps)
@@ -247,7 +242,7 @@ class Trainer:
                 self.recipe.data.eval_batch,  # type: ignore[attr-defined]
                 self.gang,
                 threads=self.recipe.data.threads,  # type: ignore[attr-defined]
-                upload=self._upload,
+                upload=self._setup.upload,
                 beat=lambda: self.pulse.beat("validates", self.clock.step, self.patience()),
                 together=self.rig.looks_together,
             )

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import torch
 
-from shoal.data.batches import Batches, eval_chunks
-from shoal.data.upload import Upload
+from shoal.data.batches import eval_chunks
 from shoal.recipe.recipe import Recipe
 from shoal.step.gang import Alone
 from shoal.step.meters import Meters
@@ -27,22 +26,11 @@ class Loop:
             recipe, batch=images, batch_per_worker=None, shards=1, accumulate=1, strategy=Single(), drop_last=True
         )
         self.images, self.recipe, self.data, self.device = images, one, data, device
-        setup = Setup.of(one, Alone(device), data, pretrained=False)
+        self._setup = setup = Setup.of(one, Alone(device), data, pretrained=False)
         self.rig, self.cut = setup.rig, setup.cut
         self.meters = Meters(1, Alone(device))
-        self._batches = self._made().steps(0, 1 << 40)
+        self._batches = setup.batches().steps(0, 1 << 40)
         self._last: Any = None
-
-    def _made(self) -> Batches:
-        data: Any = self.recipe.data
-        return Batches(
-            self.data.train,
-            data.augment,
-            self.cut,
-            thread=data.threads > 0,
-            decoders=data.threads,
-            upload=Upload(self.device),
-        )
 
     def step(self) -> tuple[float, float]:
         """Seconds of the shard's passes, and of the rest of the step; waiting for images is neither."""
@@ -92,7 +80,7 @@ class Loop:
 
     def load(self, budget_s: float) -> float:
         """Seconds of an image when nothing but images is made."""
-        batches, step = self._made(), 0
+        batches, step = self._setup.batches(), 0
         began = time.perf_counter()
         while (took := time.perf_counter() - began) < budget_s or not step:
             batches.prepare(step)
@@ -102,7 +90,7 @@ class Loop:
     def evaluate(self, budget_s: float) -> float:
         """Seconds of an image in validation."""
         data: Any = self.recipe.data
-        chunks = eval_chunks(self.data.val, data.augment, min(data.eval_batch, 64), upload=Upload(self.device))
+        chunks = eval_chunks(self.data.val, data.augment, min(data.eval_batch, 64), upload=self._setup.upload)
         done, began, took = 0, time.perf_counter(), 0.0
         for _, batch in chunks:
             self.rig.evaluate(batch)
