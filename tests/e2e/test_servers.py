@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from figures import STEPS, STEPS_PER_EPOCH, bits, figures, reached, wait_until
 from program import SHOAL, Program, run_shoal, shoal, wait_for
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -195,6 +196,12 @@ def test_asynchronously_every_image_counts_once(recipe: Path, tmp_path: Path) ->
     scores = [event for event in Run(folder).read_metrics() if event["event"] == "val"]
     assert [event["count"] for event in scores] == [359, 359]
     assert scores[-1]["top1"] > 0.6  # how far it comes depends on who was how late
+    (saved,) = (folder / "checkpoints").glob("step-*60/state.pt")
+    for group in torch.load(saved, weights_only=True)["optimizer"][
+        "param_groups"
+    ]:  # of whole steps, as every strategy's
+        assert (group["momentum"], group["dampening"], group["nesterov"]) == (0.9, 0, True)
+        assert group["weight_decay"] in (0.0, 5e-4)
     accumulator = EventAccumulator(str(folder / "tensorboard"))
     accumulator.Reload()
     shown = accumulator.Histograms("staleness")[-1]

@@ -181,7 +181,7 @@ def test_asynchronous_pushes_count_once_each(shared, servers):
 
 def test_a_stale_push_has_a_smaller_rate():
     with serving(3) as there:
-        one, two, three = clients(there, 3, Terms(mode="async", damping=2))
+        one, two, three = clients(there, 3, Terms(mode="async", damped_beyond=2))
         for step in range(9):
             two[0].push(0, torch.zeros(SIZE))
             assert two[0].commit(step, lr=1.0).staleness == step

@@ -10,7 +10,7 @@ from torch import nn
 
 from shoal.base.errors import UsageError
 from shoal.kvstore.layout import Layout
-from shoal.kvstore.updater import Updater, describe, elementwise, from_torch, register, to_torch
+from shoal.kvstore.updater import Updater, describe, elementwise, from_torch, named, register, to_torch
 
 
 def net() -> nn.Module:
@@ -117,6 +117,18 @@ def test_what_is_no_number_is_refused():
     parameters = [torch.zeros(2)]
     with pytest.raises(UsageError, match="option lr is Tensor"):
         describe(torch.optim.SGD(parameters, lr=torch.tensor(0.1)), parameters)
+
+
+def test_what_torch_refuses_is_refused():
+    """Pushes of a batch are stepped with both; a person has no use for them together."""
+    with pytest.raises(UsageError, match="sgd: nesterov needs a dampening of 0"):
+        named("sgd", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "dampening": 0.5})
+    values, gradient = torch.zeros(1), torch.ones(1)
+    layout = Layout.of([("a", values)])
+    updater = Updater(named("sgd", {"lr": 1.0, "momentum": 0.5, "dampening": 0.5}), layout, 0, values, gradient)
+    for _ in range(2):
+        updater.step()
+    assert values.item() == -2.0  # torch takes the first gradient whole: 1, then 0.5 x 1 + 0.5 x 1
 
 
 def test_hooks_of_torch_are_left_out_and_those_of_others_are_not():

@@ -150,3 +150,30 @@ def test_a_buffer_that_two_modules_share_stays_one(average: bool):
     buffers = Buffers(net, average=average)
     step(net, buffers)
     assert net[3].running_mean is net[1].running_mean
+
+
+def test_an_asynchronous_push_moves_statistics_a_part_of_the_way():
+    net: Any = model()
+    net[2]._buffers["unsaved"][0, 0] = float("-inf")  # a constant that no arithmetic bears
+    buffers, before, other = Buffers(net, average=True), copies(net), copy.deepcopy(net)
+    forward(other, images_of(0))
+    buffers.begin_shard()
+    forward(net, images_of(0))
+    buffers.keep(0.25)
+    for name, buffer in net.named_buffers():
+        there = dict(other.named_buffers())[name]
+        if "running" in name:
+            there = before[name] + (there - before[name]) / 4
+        torch.testing.assert_close(buffer, there, rtol=1e-15, atol=0, msg=name)
+    buffers.undo()
+    assert_equal(copies(net), before)
+
+
+def test_buffers_that_are_left_to_the_model_are_left():
+    net, other = model(), model()
+    buffers = Buffers(net, average=False)
+    forward(other, images_of(0))
+    buffers.begin_shard()
+    forward(net, images_of(0))
+    buffers.keep(0.25)
+    assert_equal(copies(net), copies(other))

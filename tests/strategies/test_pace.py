@@ -5,98 +5,135 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import timm.optim
 import torch
 
 from shoal.kvstore.layout import Layout
 from shoal.kvstore.updater import Updater, describe, from_torch, to_torch
+from shoal.step.orthogonal import OrthogonalSgd
 from shoal.strategies.replicated.pace import Pace
 
 LAYOUT = Layout(("weight",), ((3,),), ((1,),), dtype="float64")
 GRADIENT = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+NOTHING = torch.zeros(3, dtype=torch.float64)
+MAKERS = {
+    "sgd": lambda weights, **options: torch.optim.SGD(weights, lr=0.1, **options),
+    "sgd, fused": lambda weights, **options: torch.optim.SGD(weights, lr=0.1, fused=True, **options),
+    "sgdw": lambda weights, **options: timm.optim.SGDW(weights, lr=0.1, **options),
+}
 
 
-def stepped(described: dict[str, Any], gradients: list[torch.Tensor], lr: float) -> tuple[list[torch.Tensor], Updater]:
-    """Where the weights are after each gradient."""
-    values, gradient = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-    updater, found = Updater(described, LAYOUT, 0, values, gradient), []
+def described(kind: str = "sgd", **options: Any) -> dict[str, Any]:
+    weight = torch.nn.Parameter(NOTHING.clone())
+    return describe(MAKERS[kind]([weight], **options), [weight])
+
+
+def updater(described: dict[str, Any]) -> Updater:
+    return Updater(described, LAYOUT, 0, NOTHING.clone(), NOTHING.clone())
+
+
+def stepped(updater: Updater, gradients: list[torch.Tensor], lr: float) -> list[torch.Tensor]:
+    """How far each gradient moves the weights."""
+    (piece,) = updater._pieces
+    assert piece.parameter.grad is not None
+    moved = []
     for one in gradients:
-        gradient.copy_(one)
+        before = piece.parameter.detach().clone()
+        piece.parameter.grad.copy_(one)
         updater.step(lr)
-        found.append(values.clone())
-    return found, updater
-
-
-def sgd(**options: Any) -> dict[str, Any]:
-    weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    return describe(torch.optim.SGD([weight], lr=0.1, **options), [weight])
+        moved.append(piece.parameter.detach() - before)
+    return moved
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("pushes", [2, 4, 7])
-def test_pushes_of_a_batch_go_as_far_as_one_step(pushes: int, nesterov: bool):
-    described = sgd(momentum=0.9, nesterov=nesterov)
-    whole, _ = stepped(described, [GRADIENT] * 400, 0.1)
-    pace = Pace(described, pushes)
-    parts, _ = stepped(pace.described, [GRADIENT / pushes] * pushes * 400, 0.1 * pace.rate)
-    torch.testing.assert_close(parts[-1] - parts[-1 - pushes], whole[-1] - whole[-2], rtol=1e-12, atol=0)
+@pytest.mark.parametrize("kind", MAKERS)
+def test_pushes_of_a_batch_go_as_far_as_one_step(kind: str, pushes: int, nesterov: bool):
+    at_once = described(kind, momentum=0.9, nesterov=nesterov)
+    whole = stepped(updater(at_once), [GRADIENT] * 400, 0.1)
+    parts = stepped(updater(Pace(at_once, pushes).described), [GRADIENT / pushes] * pushes * 400, 0.1)
+    torch.testing.assert_close(sum(parts[-pushes:]), whole[-1], rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("pushes", [1, 4])
-def test_what_a_push_does_at_once_and_later(pushes: int):
-    """nu = m, beta = m^(1/pushes), the rate 1 / (1 - m): the weights that past gradients have in a step."""
-    m, before = 0.9, [torch.zeros(3, dtype=torch.float64)]
-    pace = Pace(sgd(momentum=m, nesterov=True), pushes)
-    nothing = torch.zeros_like(GRADIENT)
-    found, _ = stepped(pace.described, [nothing, GRADIENT, *[nothing] * 30], 1.0)
-    moved = [(a - b)[0].item() for a, b in zip([before[0], *found], found, strict=False)]
+def test_what_a_push_does_at_once_and_later(pushes: int, kind: str):
+    """nu = m, beta = m^(1/pushes), the rate 1 / (1 - m); the first push, too."""
+    m = 0.9
+    pace = Pace(described(kind, momentum=m, nesterov=True), pushes)
+    moved = stepped(updater(pace.described), [GRADIENT, *[NOTHING] * 30], 1.0)
     beta = m ** (1 / pushes)
     expected = [(1 - m) + m * (1 - beta), *(m * (1 - beta) * beta**age for age in range(1, 31))]
-    assert moved[0] == 0.0
-    assert moved[1:] == pytest.approx([one / (1 - m) for one in expected], rel=1e-12)
+    assert [-step[0].item() for step in moved] == pytest.approx([one / (1 - m) for one in expected], rel=1e-12)
 
 
-def test_weights_decay_once_a_batch_and_others_step_a_part_of_the_rate():
-    groups = [{"lr": 0.1, "weight_decay": 0.4}, {"lr": 0.1}]
-    pace = Pace({"name": "sgd", "groups": groups}, pushes=4)
-    assert (pace.described["groups"], pace.rate) == ([{"lr": 0.1, "weight_decay": 0.1}, {"lr": 0.1}], 1.0)
-    described = {"name": "adamw", "groups": [{"lr": 0.1, "weight_decay": 0.4}]}
-    pace = Pace(described, pushes=4)
-    assert (pace.described, pace.rate) == (described, 0.25)
+def test_weights_decay_once_a_batch():
+    group = Pace(described(momentum=0.9, weight_decay=0.4), 4).described["groups"][0]
+    assert group["weight_decay"] == 0.1 and "lr_scale" not in group
 
 
-def test_one_push_a_batch_leaves_the_optimizer_as_it_is():
-    described = sgd(momentum=0.9, weight_decay=5e-4)
-    pace = Pace(described, 1)
-    assert (pace.described, pace.rate) == (described, 1.0)
+def test_others_take_steps_of_a_part_of_the_rate():
+    weights = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
+    adamw = describe(torch.optim.AdamW([{"params": weights[:1]}, {"params": weights[1:], "lr_scale": 0.5}]), weights)
+    assert [group["lr_scale"] for group in Pace(adamw, 4).described["groups"]] == [0.25, 0.125]
+    kinds = [{"params": weights[:1], "orthogonal": True}, {"params": weights[1:], "weight_decay": 0.2}]
+    muon = describe(OrthogonalSgd(kinds, lr=0.1, momentum=0.9), weights)
+    turned, descending = Pace(muon, 4).described["groups"]
+    assert (turned["lr_scale"], descending["lr_scale"], descending["weight_decay"]) == (0.25, 1.0, 0.05)
 
 
+def test_one_push_a_batch_leaves_the_optimizer_and_its_state_as_they_are():
+    at_once = described(momentum=0.9, weight_decay=5e-4)
+    pace = Pace(at_once, 1)
+    state = to_torch(stepped_once(at_once).state(), at_once, LAYOUT)
+    assert pace.described == at_once
+    assert pace.to_push(state)["state"][0]["momentum_buffer"] is state["state"][0]["momentum_buffer"]
+
+
+def stepped_once(of: dict[str, Any]) -> Updater:
+    made = updater(of)
+    stepped(made, [GRADIENT], 1.0)
+    return made
+
+
+@pytest.mark.parametrize("position", [int, str])
 @pytest.mark.parametrize("nesterov", [True, False])
-def test_a_checkpoint_is_of_whole_steps(nesterov: bool):
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_checkpoint_is_of_whole_steps(kind: str, nesterov: bool, position: type):
     """What momentum still has to move is the same before and after a resume with another mode."""
-    described = sgd(momentum=0.9, nesterov=nesterov, weight_decay=0.01)
-    pace = Pace(described, 4)
-    _, updater = stepped(described, [GRADIENT], 1.0)
-    saved = to_torch(updater.state(), described, LAYOUT)
+    at_once = described(kind, momentum=0.9, nesterov=nesterov, weight_decay=0.01)
+    pace = Pace(at_once, 4)
+    saved = to_torch(stepped_once(at_once).state(), at_once, LAYOUT)
     saved["param_groups"][0]["lr"] = 0.07
+    saved["state"] = {position(key): value for key, value in saved["state"].items()}
     pushed = pace.to_push(saved)
-    assert {key: pushed["param_groups"][0][key] for key in pace.described["groups"][0] if key != "params"} == {
-        key: value for key, value in pace.described["groups"][0].items() if key != "params"
-    } | {"lr": 0.07}
+    assert pushed["param_groups"][0] == {**pace.described["groups"][0], "lr": 0.07}
 
-    def left(described: dict[str, Any], state: dict[str, Any], steps: int) -> torch.Tensor:
+    def left(of: dict[str, Any], state: dict[str, Any], steps: int) -> torch.Tensor:
         """How far the weights go without any further gradient."""
-        bare = described | {"groups": [group | {"weight_decay": 0.0} for group in described["groups"]]}
-        values, gradient = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-        updater = Updater(bare, LAYOUT, 0, values, gradient)
-        updater.load(from_torch(state, described, LAYOUT))
-        for _ in range(steps):
-            updater.step(1.0)
-        return values
+        made = updater(of | {"groups": [group | {"weight_decay": 0.0} for group in of["groups"]]})
+        made.load(from_torch(state, of, LAYOUT))
+        return sum(stepped(made, [NOTHING] * steps, 1.0), NOTHING)
 
-    torch.testing.assert_close(left(pace.described, pushed, 4000), left(described, saved, 1000), rtol=1e-12, atol=0)
+    torch.testing.assert_close(left(pace.described, pushed, 4000), left(at_once, saved, 1000), rtol=1e-12, atol=0)
     again = pace.to_step(pushed)
-    assert again["param_groups"] == saved["param_groups"]
-    torch.testing.assert_close(
-        again["state"][0]["momentum_buffer"], saved["state"][0]["momentum_buffer"], rtol=1e-15, atol=0
-    )
-    assert again["state"].keys() == saved["state"].keys() == {0}
+    assert again["param_groups"] == saved["param_groups"] and again["state"].keys() == saved["state"].keys()
+    buffers = (state["state"][position(0)]["momentum_buffer"] for state in (again, saved))
+    torch.testing.assert_close(*buffers, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        described("sgdw", momentum=0.0, weight_decay=0.1),
+        describe(torch.optim.AdamW([weight := torch.nn.Parameter(NOTHING.clone())]), [weight]),
+        describe(torch.optim.RMSprop([weight := torch.nn.Parameter(NOTHING.clone())], momentum=0.5), [weight]),
+    ],
+    ids=lambda of: of["name"],
+)
+def test_other_state_stays(of: dict[str, Any]):
+    pace = Pace(of, 4)
+    torch_has = to_torch(stepped_once(of).state(), of, LAYOUT)
+    torch_has["state"] = torch_has["state"] or {0: {"momentum_buffer": None}}  # as timm leaves it without momentum
+    again = pace.to_step(pace.to_push(torch_has))
+    assert again == {"state": torch_has["state"], "param_groups": torch_has["param_groups"]}

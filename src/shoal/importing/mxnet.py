@@ -192,7 +192,10 @@ def _agreement(job: Settings, draft: Draft, spread: Spread) -> None:
             spread.workers = workers
             spread.more += ["--nproc-per-node", str(len(gpus))]
         if mode:
-            draft.say("strategy", "MXNet pushed gradients undamped, whatever came between (damping: false).")
+            draft.say(
+                "strategy",
+                "MXNet damped no gradients, whatever came between (damping: false); its momentum counted pushes.",
+            )
     else:
         draft.set("batch", batch)
         if len(gpus) > 1:

@@ -90,11 +90,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What a dead worker means to the others of a synchronous round: its end, or the same batch again without it."""
     shards: int | None = None
     """Deterministic: of the global batch; pushes then name their node of the tree of additions."""
-    damping: int = 0
-    """async: how many pushes make a batch. The rate of a push is divided by its staleness + 1 over that, where it is
-    more than one: as stale as the pushes of one batch are to one another, it is none the worse. 0: never. After Zhang,
-    Gupta, Lian, Liu 2016 ("Staleness-aware async-SGD for distributed deep learning", IJCAI), who count whole batches.
-    """
+    damped_beyond: int = 0
+    """async: pushes of a batch, which are not stale to one another. The rate of a push is divided by its staleness + 1
+    over that, where it is more than one. 0: never divided. After Zhang, Gupta, Lian, Liu 2016 ("Staleness-aware
+    async-SGD for distributed deep learning", IJCAI), who count whole batches."""
     compression: dict[str, Any] = {}
     """Of pushes: {} or {"type": "none" | "fp16" | "2bit", "threshold": 0.5}."""
 

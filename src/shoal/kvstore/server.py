@@ -16,7 +16,7 @@ import msgspec
 import safetensors.torch
 import torch
 
-from shoal.base.errors import REQUEUE
+from shoal.base.errors import REQUEUE, UsageError
 from shoal.kvstore import shm
 from shoal.kvstore.layout import Limits
 from shoal.kvstore.positions import Positions
@@ -260,7 +260,10 @@ class Server:
             about = msgspec.json.decode(file.metadata()["shoal"])
             self._optimizer = about["optimizer"]
             for told in about["tables"]:
-                number, plan = told["number"], msgspec.convert(told["plan"], Plan)
+                try:
+                    number, plan = told["number"], msgspec.convert(told["plan"], Plan)
+                except msgspec.ValidationError as error:
+                    raise UsageError(f"{path}: a snapshot of another version of Shoal ({error}); remove it") from None
                 values, shared = _shared_copy(file.get_tensor(f"{number}/values"), self.boot)
                 table = Table(plan, values, shared)
                 if plan.optimizer is None and self._optimizer:

@@ -274,7 +274,7 @@ class Table:
                 return None
             staleness = max(0, self.version - commit.pulled)
             lr = commit.lr
-            if lr is not None and (pushes := self.plan.terms.damping):
+            if lr is not None and (pushes := self.plan.terms.damped_beyond):
                 lr /= max(1.0, (staleness + 1) / pushes)
             self._apply(total, lr, scale)
             self.applied[life[0]] = (life[1], step)

@@ -83,6 +83,8 @@ def named(name: str, options: dict[str, Any]) -> dict[str, Any]:
             raise UsageError(f"optimizer {name} has no option '{key}'{did_you_mean(key, [*known][2:])}")
         if not _plain(value):
             raise UsageError(f"optimizer {name}: option {key} is {type(value).__name__}, not a number or text")
+    if _stretched(options):
+        raise UsageError(f"optimizer {name}: nesterov needs a dampening of 0")
     if "fused" in known and not {"fused", "foreach"} & options.keys():
         options = {**options, "fused": True}
     return {"name": full, "groups": [{"params": [0], **options}]}
@@ -133,14 +135,22 @@ class Updater:
         taken = inspect.signature(kind.__init__).parameters
         self.optimizer: torch.optim.Optimizer | None = None
         if groups:
-            # torch's SGD refuses dampening beside nesterov, but knows what both are; groups bring their own.
-            first = {k: value for k, value in groups[0].items() if k in taken and k not in ("params", "dampening")}
+            first = {key: value for key, value in groups[0].items() if key in taken and key != "params"}
+            if _stretched(first):
+                first["dampening"] = 0.0  # torch refuses it there, and takes it from the groups
             try:
                 self.optimizer = kind(groups, **first)  # type: ignore[call-arg]
                 # Without torch's hooks and profiler marks around it, which take as long as a small step.
                 self._step = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
+                self._begin()
             except (TypeError, ValueError, RuntimeError) as error:
                 raise UsageError(f"optimizer {name}: {error}") from None
+
+    def _begin(self) -> None:
+        """torch would take the whole first gradient into a momentum, whatever the dampening."""
+        for group in self.optimizer.param_groups if self.optimizer else ():
+            for parameter in group["params"] if _stretched(group) else ():
+                self.optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}  # type: ignore[union-attr]
 
     def use(self, gradient: torch.Tensor) -> None:
         """From now on the gradient lies there, [high - low]."""
@@ -186,6 +196,7 @@ class Updater:
         if self.optimizer is None:
             return
         self.optimizer.state.clear()
+        self._begin()
         for number, group in zip(self._groups, self.optimizer.param_groups, strict=True):
             for name, value in state.items():
                 if name.startswith(f"group.{number}."):
@@ -206,6 +217,11 @@ class Updater:
                 held[key] = value
             if held:
                 self.optimizer.state[piece.parameter] = held
+
+
+def _stretched(group: dict[str, Any]) -> bool:
+    """Momentum over several pushes of a batch (`Pace`): the one use of Nesterov's with dampening."""
+    return bool(group.get("nesterov") and group.get("dampening"))
 
 
 class _Part:

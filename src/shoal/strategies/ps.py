@@ -25,8 +25,8 @@ class Ps(Strategy, frozen=True, kw_only=True):
     name: Literal["ps"] = "ps"
     mode: Literal["sync", "async"] = "sync"
     """sync: a round per step, and the same training as every other strategy's. async: each worker takes the next shard
-    and pushes its gradient when it is done, waiting for nobody; every image counts once, but the training depends on
-    who was when how fast, and loses accuracy (8 points on cifar10-proof with 4 workers, n = 5 seeds)."""
+    and pushes its gradient when it is done, waiting for nobody; every image counts once, SGD's momentum looks ahead,
+    and the training depends on who was when how fast: on cifar10-proof it loses ACCURACY."""
     on_dead: Literal["stop", "continue"] = "stop"
     """sync: what a dead worker means. stop: the end, with its name and step; continue: the rest compute the same batch
     again without it, and train the same model (on several hosts the first, which keeps the run folder, cannot be
@@ -111,7 +111,7 @@ class Ps(Strategy, frozen=True, kw_only=True):
             on_dead=self.on_dead,
             mode=self.mode,
             shards=spec.shards if self.deterministic else None,
-            damping=spec.shards if self.damping else 0,
+            damped_beyond=spec.shards if self.damping else 0,
             compression=self._compression(spec.batch),
         )
         if self.mode == "async":

@@ -24,7 +24,7 @@ class PushedAlone(Pushed):
     def __init__(self, gang: Served, shards: int) -> None:
         super().__init__(gang)
         self._part = gang.num_ranks / shards
-        """Of a global batch, as all workers push at the same time: so far its push moves the buffers."""
+        """How far a push moves the buffers: each worker makes shards / workers of them in a batch."""
 
     def after_forward(self, batch: Batch, last: bool, ask: int) -> None:
         self._flat.zero_()
@@ -89,7 +89,7 @@ class AsyncRig(PsRig):
         self._step = batch.step
         self._gang.watch.to(EXCHANGE)
         self._pushing.finish(self.ask)
-        done = self._client.commit(self._pushes, lr=lr * self._pace.rate, clip_norm=self._spec.clip_norm)
+        done = self._client.commit(self._pushes, lr=lr, clip_norm=self._spec.clip_norm)
         self._pushes += 1
         elsewhere = not done.applied and math.isfinite(done.norm)
         if not done.applied and not elsewhere and self._precision.nonfinite == "stop":

@@ -63,9 +63,10 @@ class Buffers:
         self._first = True
 
     def keep(self, part: float = 1.0) -> None:
-        """Ends the step with what this worker's own batch made of them, or with so much of it."""
-        if part != 1.0:
-            torch.lerp(self._start, self._floats, part, out=self._floats)
+        """Ends the step with what this worker's own batch made of them. part: how far they go there."""
+        if part != 1.0 and self.average:
+            moved = self._floats != self._start  # others hold constants, maybe infinite ones
+            self._floats.copy_(torch.where(moved, torch.lerp(self._start, self._floats, part), self._floats))
         self._first = True
 
     def take_own(self, mean: torch.Tensor) -> None:
