@@ -92,8 +92,8 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Deterministic: of the global batch; pushes then name their node of the tree of additions."""
     damped_beyond: int = 0
     """async: pushes of a batch, which are not stale to one another. The rate of a push is divided by its staleness + 1
-    over that, where it is more than one. 0: never divided. After Zhang, Gupta, Lian, Liu 2016 ("Staleness-aware
-    async-SGD for distributed deep learning", IJCAI), who count whole batches."""
+    in whole batches, where they are more than one. 0: never divided. After Zhang, Gupta, Lian, Liu 2016
+    ("Staleness-aware async-SGD for distributed deep learning", IJCAI)."""
     compression: dict[str, Any] = {}
     """Of pushes: {} or {"type": "none" | "fp16" | "2bit", "threshold": 0.5}."""
 

@@ -275,7 +275,7 @@ class Table:
             staleness = max(0, self.version - commit.pulled)
             lr = commit.lr
             if lr is not None and (pushes := self.plan.terms.damped_beyond):
-                lr /= max(1.0, (staleness + 1) / pushes)
+                lr /= max(1, (staleness + 1) // pushes)
             self._apply(total, lr, scale)
             self.applied[life[0]] = (life[1], step)
             return staleness

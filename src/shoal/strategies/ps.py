@@ -32,9 +32,9 @@ class Ps(Strategy, frozen=True, kw_only=True):
     again without it, and train the same model (on several hosts the first, which keeps the run folder, cannot be
     spared)."""
     damping: bool = True
-    """async: the rate of a push is divided by the batches that came between (others' pushes plus one, over the shards
-    of a batch), where they are more than one: Zhang, Gupta, Lian, Liu 2016, Staleness-aware async-SGD. It holds back
-    who is much slower than the others."""
+    """async: the rate of a push is divided by the whole batches that came between (others' pushes plus one, over the
+    shards of a batch), where they are more than one: Zhang, Gupta, Lian, Liu 2016, Staleness-aware async-SGD. It holds
+    back who is much slower than the others."""
     compress: Literal["none", "fp16", "2bit"] = "none"
     """Of what is pushed, for slow networks: a half or a sixteenth of the bytes. It trains another model. 2bit: each
     number becomes threshold, -threshold or 0, and what is left out is added to the next push (not to checkpoints); as
