@@ -51,40 +51,61 @@ def stepped(updater: Updater, gradients: list[torch.Tensor], lr: float) -> list[
 def test_pushes_of_a_batch_go_as_far_as_one_step(kind: str, pushes: int, nesterov: bool):
     at_once = described(kind, momentum=0.9, nesterov=nesterov)
     whole = stepped(updater(at_once), [GRADIENT] * 400, 0.1)
-    parts = stepped(updater(Pace(at_once, pushes).described), [GRADIENT / pushes] * pushes * 400, 0.1)
+    parts = stepped(updater(Pace(at_once, pushes, 1).described), [GRADIENT / pushes] * pushes * 400, 0.1)
     torch.testing.assert_close(sum(parts[-pushes:]), whole[-1], rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("pushes", [1, 4])
-def test_what_a_push_does_at_once_and_later(pushes: int, kind: str):
-    """nu = m, beta = m^(1/pushes), the rate 1 / (1 - m); the first push, too."""
+@pytest.mark.parametrize(("pushes", "workers", "lasting"), [(1, 1, 1), (4, 1, 4), (4, 2, 4), (4, 4, 8)])
+def test_what_a_push_does_at_once_and_later(pushes: int, workers: int, lasting: int, kind: str):
+    """nu = m, beta = m^(1/lasting), the rate 1 / (1 - m); the first push, too."""
     m = 0.9
-    pace = Pace(described(kind, momentum=m, nesterov=True), pushes)
+    pace = Pace(described(kind, momentum=m, nesterov=True), pushes, workers)
     moved = stepped(updater(pace.described), [GRADIENT, *[NOTHING] * 30], 1.0)
-    beta = m ** (1 / pushes)
+    beta = m ** (1 / lasting)
     expected = [(1 - m) + m * (1 - beta), *(m * (1 - beta) * beta**age for age in range(1, 31))]
     assert [-step[0].item() for step in moved] == pytest.approx([one / (1 - m) for one in expected], rel=1e-12)
 
 
+@pytest.mark.parametrize("lr_times_curvature", [0.1, 0.4, 0.6])
+@pytest.mark.parametrize(("pushes", "workers"), [(2, 2), (4, 4), (8, 8)])
+def test_stale_pushes_are_no_noisier_than_a_step(pushes: int, workers: int, lr_times_curvature: float):
+    """Squared displacement, summed over time, by the noise of one shard's gradient on a quadratic: workers by turns."""
+    at_once = described(momentum=0.9, nesterov=True)
+
+    def answer(of: dict[str, Any], parts: int, stale: int) -> float:
+        made = updater(of)
+        weights = made._pieces[0].parameter.detach()
+        seen, total = [weights.clone()] * (stale + 1), 0.0
+        for push in range(200 * parts):
+            noise = GRADIENT / pushes if push == 0 else NOTHING
+            stepped(made, [lr_times_curvature / parts * seen[-1 - stale] + noise], 1.0)
+            seen = [*seen[-stale:], weights.clone()] if stale else [weights.clone()]
+            total += weights.square().sum().item() / parts
+        return total
+
+    whole = answer(at_once, 1, 0)
+    assert 0.75 * whole < answer(Pace(at_once, pushes, workers).described, pushes, workers - 1) < 1.12 * whole
+
+
 def test_weights_decay_once_a_batch():
-    group = Pace(described(momentum=0.9, weight_decay=0.4), 4).described["groups"][0]
+    group = Pace(described(momentum=0.9, weight_decay=0.4), 4, 1).described["groups"][0]
     assert group["weight_decay"] == 0.1 and "lr_scale" not in group
 
 
 def test_others_take_steps_of_a_part_of_the_rate():
     weights = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
     adamw = describe(torch.optim.AdamW([{"params": weights[:1]}, {"params": weights[1:], "lr_scale": 0.5}]), weights)
-    assert [group["lr_scale"] for group in Pace(adamw, 4).described["groups"]] == [0.25, 0.125]
+    assert [group["lr_scale"] for group in Pace(adamw, 4, 1).described["groups"]] == [0.25, 0.125]
     kinds = [{"params": weights[:1], "orthogonal": True}, {"params": weights[1:], "weight_decay": 0.2}]
     muon = describe(OrthogonalSgd(kinds, lr=0.1, momentum=0.9), weights)
-    turned, descending = Pace(muon, 4).described["groups"]
+    turned, descending = Pace(muon, 4, 1).described["groups"]
     assert (turned["lr_scale"], descending["lr_scale"], descending["weight_decay"]) == (0.25, 1.0, 0.05)
 
 
 def test_one_push_a_batch_leaves_the_optimizer_and_its_state_as_they_are():
     at_once = described(momentum=0.9, weight_decay=5e-4)
-    pace = Pace(at_once, 1)
+    pace = Pace(at_once, 1, 1)
     state = to_torch(stepped_once(at_once).state(), at_once, LAYOUT)
     assert pace.described == at_once
     assert pace.to_push(state)["state"][0]["momentum_buffer"] is state["state"][0]["momentum_buffer"]
@@ -102,7 +123,7 @@ def stepped_once(of: dict[str, Any]) -> Updater:
 def test_a_checkpoint_is_of_whole_steps(kind: str, nesterov: bool, position: type):
     """What momentum still has to move is the same before and after a resume with another mode."""
     at_once = described(kind, momentum=0.9, nesterov=nesterov, weight_decay=0.01)
-    pace = Pace(at_once, 4)
+    pace = Pace(at_once, 4, 1)
     saved = to_torch(stepped_once(at_once).state(), at_once, LAYOUT)
     saved["param_groups"][0]["lr"] = 0.07
     saved["state"] = {position(key): value for key, value in saved["state"].items()}
@@ -132,7 +153,7 @@ def test_a_checkpoint_is_of_whole_steps(kind: str, nesterov: bool, position: typ
     ids=lambda of: of["name"],
 )
 def test_other_state_stays(of: dict[str, Any]):
-    pace = Pace(of, 4)
+    pace = Pace(of, 4, 1)
     torch_has = to_torch(stepped_once(of).state(), of, LAYOUT)
     torch_has["state"] = torch_has["state"] or {0: {"momentum_buffer": None}}  # as timm leaves it without momentum
     again = pace.to_step(pace.to_push(torch_has))

@@ -139,7 +139,7 @@ class PsRig(ReplicatedRig):
         super().__init__(model, make_optimizer, task, precision, gang, spec, exchange)
         named = [(name, held) for name, held in self.model.named_parameters() if held.requires_grad]
         pushes = spec.shards if self.asynchronous else 1
-        self._pace = Pace(describe(self.optimizer, [held for _, held in named]), pushes)
+        self._pace = Pace(describe(self.optimizer, [held for _, held in named]), pushes, gang.num_ranks)
         described = self._pace.described
         self._layout_of = Layout.of(named, whole=terms.shards is not None or not elementwise(described))
         self._weights = _flattened(self._layout_of, [held for _, held in named])
