@@ -30,7 +30,7 @@ class Pace:
     def __init__(self, described: dict[str, Any], pushes: int, workers: int) -> None:
         """described: as `updater.describe` does; pushes: of a batch, of which each worker has one under way. A batch
         of one push leaves the optimizer as it is."""
-        lasting = pushes * max(1.0, 2 * workers / pushes)
+        lasting = max(pushes, 2 * workers)
         self._per_step: list[Group] = described["groups"]
         self._per_push = [_per_push(described["name"], group, pushes, lasting) for group in self._per_step]
         self.described = described | {"groups": self._per_push}
@@ -45,7 +45,7 @@ class Pace:
         return _converted(state, self._per_push, self._per_step)
 
 
-def _per_push(name: str, group: Group, pushes: int, lasting: float) -> Group:
+def _per_push(name: str, group: Group, pushes: int, lasting: int) -> Group:
     """lasting: pushes over which momentum decays by its factor."""
     if pushes == 1:
         return group
