@@ -98,8 +98,9 @@ class Member:
             t for steps, _ in told for blocks in steps.values() for block in blocks for _, t in block
         )
         small, large = sizes[0], sizes[-1]
-        image_s = (shard[large] - shard[small]) / (large - small) if large > small else shard[large] / large
-        image_s = min(max(image_s, 0.0), shard[large] / large)
+        image_s = most = shard[large] / large
+        if shard[large] > shard[small]:  # else others disturbed it: more images do not take less time
+            image_s = min(most, (shard[large] - shard[small]) / (large - small))
         blocks = [statistics.fmean(sum(step) for step in block) for steps, _ in told for block in steps[large] if block]
         extra = {key: [one[key] for _, one in told] for key in told[0][1]}
         mean = {key: statistics.fmean(extra[key]) for key in ("load_image_s", "eval_image_s", "save_s")}
