@@ -103,14 +103,18 @@ def _idle() -> float:
     """The share of all cores' time that nobody used, over two seconds; 1 where the system does not tell."""
     began = _spent()
     time.sleep(2.0)
-    spent = [after - before for before, after in zip(began, _spent(), strict=True)]
+    spent = _since(began)
     return spent[3] / sum(spent) if any(spent) else 1.0
 
 
 def _stolen(began: list[int]) -> float:
     """Since then: the host's part of the time that programs of this machine would have computed."""
-    spent = [after - before for before, after in zip(began, _spent(), strict=True)]
+    spent = _since(began)
     return spent[7] / max(1, sum(spent[:3]) + spent[7])
+
+
+def _since(began: list[int]) -> list[int]:
+    return [after - before for before, after in zip(began, _spent(), strict=True)]
 
 
 def _spent() -> list[int]:

@@ -30,7 +30,7 @@ def test_servers_behind_a_slow_link(hosts: Hosts, tmp_path: Path) -> None:
     finally:
         for name in hosts.names:
             hosts.throttle(name, None)
-    assert 25e6 < 8 / link.byte_s < 55e6  # a bucket of 2.6 ms loses what timers of a busy host are later
+    assert 40e6 < 8 / link.byte_s < 55e6
     found = probe.measure(recipe, [4], together=2, servers=True, compute_s=1.0, limit_s=120)
     size = forecast(
         recipe, Way.of_recipe(recipe.strategy, "ring"), 2, found, Network(byte_s=link.byte_s, latency_s=link.latency_s)

@@ -197,9 +197,8 @@ def test_asynchronously_every_image_counts_once(recipe: Path, tmp_path: Path) ->
     assert [event["count"] for event in scores] == [359, 359]
     assert scores[-1]["top1"] > 0.6  # how far it comes depends on who was how late
     (saved,) = (folder / "checkpoints").glob("step-*60/state.pt")
-    for group in torch.load(saved, weights_only=True)["optimizer"][
-        "param_groups"
-    ]:  # of whole steps, as every strategy's
+    saved_groups = torch.load(saved, weights_only=True)["optimizer"]["param_groups"]
+    for group in saved_groups:  # of whole steps, as every strategy's
         assert (group["momentum"], group["dampening"], group["nesterov"]) == (0.9, 0, True)
         assert group["weight_decay"] in (0.0, 5e-4)
     accumulator = EventAccumulator(str(folder / "tensorboard"))

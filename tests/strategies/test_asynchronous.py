@@ -42,7 +42,8 @@ def test_an_account():
 
 
 @pytest.mark.parametrize(
-    ("pushes", "expected"), [(0, [1, 1, 1, 1]), (1, [1, 0.5, 1, 0.25]), (2, [1, 1, 1, 0.5]), (3, [1, 1, 1, 1])]
+    ("pushes", "expected"),
+    [(0, [1, 1, 1, 1]), (1, [1, 0.5, 1, 0.25]), (2, [1, 1, 1, 0.5]), (3, [1, 1, 1, 1]), (4, [1, 1, 1, 1])],
 )
 def test_a_push_is_damped_by_the_whole_batches_that_came_between(pushes, expected):
     terms = Terms(mode="async", damped_beyond=pushes)

@@ -45,6 +45,12 @@ def stepped(updater: Updater, gradients: list[torch.Tensor], lr: float) -> list[
     return moved
 
 
+def stepped_once(of: dict[str, Any]) -> Updater:
+    made = updater(of)
+    stepped(made, [GRADIENT], 1.0)
+    return made
+
+
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("pushes", [2, 4, 7])
 @pytest.mark.parametrize("kind", MAKERS)
@@ -109,12 +115,6 @@ def test_one_push_a_batch_leaves_the_optimizer_and_its_state_as_they_are():
     state = to_torch(stepped_once(at_once).state(), at_once, LAYOUT)
     assert pace.described == at_once
     assert pace.to_push(state)["state"][0]["momentum_buffer"] is state["state"][0]["momentum_buffer"]
-
-
-def stepped_once(of: dict[str, Any]) -> Updater:
-    made = updater(of)
-    stepped(made, [GRADIENT], 1.0)
-    return made
 
 
 @pytest.mark.parametrize("position", [int, str])

@@ -27,7 +27,7 @@ class Loop:
         )
         self.images, self.recipe, self.data, self.device = images, one, data, device
         self._setup = setup = Setup.of(one, Alone(device), data, pretrained=False)
-        self.rig, self.cut = setup.rig, setup.cut
+        self.rig = setup.rig
         self.meters = Meters(1, Alone(device))
         self._batches = setup.batches().steps(0, 1 << 40)
         self._last: Any = None

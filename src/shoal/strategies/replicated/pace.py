@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _PROPORTIONAL = ("sgd", "asgd", "timm.sgdw", "timm.sgdp")
-"""Optimizers whose step is as large as the gradient; others' is as large as the rate."""
+"""Optimizers whose step is as large as the gradient; others' is as large as the rate (OrthogonalSgd: by group)."""
 _LOOKS_AHEAD = ("sgd", "timm.sgdw")
 """Those whose momentum can be stretched over more pushes."""
 
@@ -23,8 +23,8 @@ class Pace:
     Taming momentum in a distributed asynchronous environment.
 
     In a step, a batch's gradients are half a batch stale on average. Where more workers than half the pushes are under
-    way, momentum lasts as much longer as theirs are staler: the weights then answer to the noise of a gradient as they
-    do in a step, within a fifth where lr x curvature is below 0.6.
+    way, momentum lasts as much longer as theirs are staler: the weights then answer to the noise of a gradient about as
+    in a step, by at most a fifth more where lr x curvature is below 0.6.
     """
 
     def __init__(self, described: dict[str, Any], pushes: int, workers: int) -> None:
