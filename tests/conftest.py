@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gangs import GangPool, gangs
+from lag import Lag
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `shoal` has it; torch reads it when it is loaded
 
@@ -17,3 +18,10 @@ def gang_pool() -> Iterator[GangPool]:
     """Three processes that run a function as a gang: `gang_pool.run(function, n, *args)` -> results by rank."""
     with gangs(3) as pool:
         yield pool
+
+
+@pytest.fixture
+def lag() -> Iterator[Lag]:
+    """`assert seconds < lag.allows(5.0)`: five seconds, and what this machine added to them since the test began."""
+    with Lag() as lag:
+        yield lag

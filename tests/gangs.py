@@ -31,7 +31,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-_START_S = 90.0
+_START_S = 240.0
 """How long processes may take to import torch, on a busy machine."""
 _GRACE_S = 1.0
 """After the first failure: how long the others may take to tell theirs."""
@@ -64,7 +64,7 @@ class GangPool:
         """Of the processes that are there now."""
         return [member.process.pid for member in self._members if member.process.pid is not None]
 
-    def run(self, function: Callable[..., Any], n: int, *args: Any, limit_s: float = 60.0) -> list[Any]:
+    def run(self, function: Callable[..., Any], n: int, *args: Any, limit_s: float = 240.0) -> list[Any]:
         """function(gang, *args) at every rank of a new gang of n. Returns what they returned, by rank.
 
         function, args and results travel pickled. GangError when a rank raises, dies or takes longer than limit_s.

@@ -109,7 +109,7 @@ class Hosts:
 
     def exec(self, name: str, argv: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs `argv` inside a host, without its network."""
-        return subprocess.run(self.argv(name, argv), check=check, capture_output=True, text=True, timeout=60)
+        return subprocess.run(self.argv(name, argv), check=check, capture_output=True, text=True)
 
     def on_head(self, argv: Sequence[str]) -> list[str]:
         """The command that runs `argv` on the head, in the same process, with the hosts' names in /etc/hosts and

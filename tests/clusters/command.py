@@ -21,7 +21,6 @@ def shoal(hosts: Hosts, *words: str | Path, cwd: Path | None = None, **env: str)
         argv(hosts, *words),
         capture_output=True,
         text=True,
-        timeout=150,
         stdin=subprocess.DEVNULL,
         cwd=cwd,
         env={**os.environ, **CPU, **env},

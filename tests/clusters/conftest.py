@@ -35,6 +35,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> object:
     """What TRAINING of digits comes to here, with one worker and no launcher."""
     run = tmp_path_factory.mktemp("undisturbed") / "run"
     words = [sys.executable, "-m", "shoal", "train", "digits", *TRAINING, "-n", "1", "--run", str(run)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=150, env={**os.environ, **CPU})
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **CPU})
     assert done.returncode == 0, done.stderr
     return what_came(run)

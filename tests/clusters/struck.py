@@ -17,6 +17,8 @@ from command import CPU
 from jobs import wait_for
 from processes import command, environment, everybody, lives, name, parent
 
+from lag import Lag
+
 TRAINING = ("strategy.deterministic=true", "strategy.threads=1", "length=12ep", "save_every=2ep")
 """A training of digits that is the same everywhere."""
 WORKERS = os.environ.get("SHOAL_TEST_WORKERS", "2")
@@ -57,9 +59,11 @@ class Struck:
     def seconds_until_gone(self, limit_s: float = GONE_S, ids: Sequence[int] = ()) -> float:
         """AssertionError names what is left."""
         began = time.monotonic()
-        while left := [pid for pid in ids or self.tagged() if lives(pid)]:
-            assert time.monotonic() - began < limit_s, f"{[command(pid) for pid in left]}\n{self.said()}"
-            time.sleep(0.01)
+        with Lag() as lag:
+            while left := [pid for pid in ids or self.tagged() if lives(pid)]:
+                late = time.monotonic() - began >= lag.allows(limit_s)
+                assert not late, f"{[command(pid) for pid in left]}\n{self.said()}"
+                time.sleep(0.01)
         return time.monotonic() - began
 
 

@@ -51,7 +51,7 @@ def launch(
 ) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "shoal", "launch", "-H", on, "--ssh-config", str(hosts.ssh_config)]
     argv += ["--log-dir", str(folder / "run"), *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, cwd=folder, env={**os.environ, **env})
+    return subprocess.run(argv, capture_output=True, text=True, cwd=folder, env={**os.environ, **env})
 
 
 def log(folder: Path, name: str) -> str:
@@ -117,7 +117,7 @@ def test_by_hand_on_each_host(hosts: Hosts, tmp_path: Path) -> None:
         subprocess.Popen(hosts.argv(name, [*argv, str(node), *command]), stderr=subprocess.PIPE, text=True)
         for node, name in ((1, "host2"), (0, "host1"))
     ]
-    told = [node.communicate(timeout=120)[1] for node in nodes]
+    told = [node.communicate()[1] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], told
     assert "rank 1 on host2 of 2 met 2\n" in log(tmp_path, "worker-1")
     assert f"workers meet at {hosts.address('host1')}:" in told[1] and ": eth0 of node-0, on the way" in told[1]
@@ -166,7 +166,7 @@ def test_data_that_a_host_lacks_are_told_before_the_start(hosts: Hosts, tmp_path
     try:
         argv = [sys.executable, "-m", "shoal", "train", "imagenet-resnet50", f"data.path={tmp_path}/data"]
         argv += ["-H", "host1,host2", "--ssh-config", str(hosts.ssh_config), "--run", str(tmp_path / "run")]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(argv, capture_output=True, text=True)
     finally:
         hosts.exec("host2", ["umount", str(tmp_path / "data")])
     assert done.returncode == 1

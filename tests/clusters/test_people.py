@@ -23,7 +23,7 @@ WILLING = "import signal; print('up', flush=True); signal.pause()"
 def shoal(hosts: Hosts, *words: str, on: str = "host1,host2") -> subprocess.CompletedProcess[str]:
     verb, *rest = words
     argv = [sys.executable, "-m", "shoal", verb, "-H", on, "--ssh-config", str(hosts.ssh_config), *rest]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=90)
+    return subprocess.run(argv, capture_output=True, text=True)
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def sge(_sge: Sge) -> Sge:
 
 def shoal(sge: Sge, *words: str | Path) -> subprocess.CompletedProcess[str]:
     argv = sge.argv(*sge.shoal(*map(str, words)))
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, env={**os.environ, **CPU})
+    return subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **CPU})
 
 
 def worker(job: Struck, sge: Sge) -> None:

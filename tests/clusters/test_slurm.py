@@ -52,7 +52,6 @@ def shoal(slurm: Slurm, *words: str | Path) -> subprocess.CompletedProcess[str]:
         slurm.argv(*slurm.shoal(*map(str, words))),
         capture_output=True,
         text=True,
-        timeout=120,
         env={**os.environ, **CPU},
     )
 

@@ -98,4 +98,4 @@ def test_help_and_a_recipe_come_without_torch():
         "shoal(['import', '--help'], standalone_mode=False)\n"
         "assert not {'torch', 'timm', 'torchvision'} & set(sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

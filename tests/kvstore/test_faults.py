@@ -11,7 +11,6 @@ import torch
 from a_server import ServerProcess
 from servers import SECRET, Serving, serving, together
 
-from lag import Lag
 from shoal.kvstore.client import Client, RolledBack, ServerError
 from shoal.kvstore.layout import Layout, Limits, Terms
 from shoal.kvstore.positions import Positions
@@ -47,8 +46,8 @@ def clients(there: Serving, count: int, terms: Terms) -> list[tuple[Client, torc
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-def test_a_dead_worker_ends_a_synchronous_round(servers):
-    with serving(3, servers) as there, Lag() as lag:
+def test_a_dead_worker_ends_a_synchronous_round(servers, lag):
+    with serving(3, servers) as there:
         (one, _), (two, _), (three, _) = clients(there, 3, Terms())
         three.push(0, torch.ones(SIZE))
         began = time.monotonic()
@@ -129,8 +128,8 @@ def test_a_server_that_never_comes_is_named():
         Client(["127.0.0.1:1"], 0, 1, SECRET, limits=Limits(start_s=0.3))
 
 
-def test_asynchronous_workers_go_on_and_half_a_push_is_none():
-    with serving(2) as there, Lag() as lag:
+def test_asynchronous_workers_go_on_and_half_a_push_is_none(lag):
+    with serving(2) as there:
         (one, flat), (two, _) = clients(there, 2, ASYNC)
         wire = two._links[0]._wire
         two.push(0, torch.ones(SIZE) * 1000)
@@ -202,7 +201,7 @@ def test_positions_are_handed_out_once_or_again():
         one.commit(0, lr=1.0)
         two.close()
         die(three)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while one.num_dead() == 0 or not any("is gone" in line for line in there.told):
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -258,7 +257,7 @@ def restart(server: ServerProcess, folder: Path, *args: str) -> ServerProcess:
 
 
 @pytest.mark.slow
-def test_an_asynchronous_server_goes_on_from_its_snapshot(tmp_path):
+def test_an_asynchronous_server_goes_on_from_its_snapshot(tmp_path, lag):
     args = ("--snapshot", str(tmp_path / "snapshot"), "--snapshot-s", "0.1")
     told: list[str] = []
     server = ServerProcess(tmp_path, 2, *args)
@@ -291,11 +290,10 @@ def test_an_asynchronous_server_goes_on_from_its_snapshot(tmp_path):
         server = restart(server, tmp_path, *args)
         bound = time.monotonic()
         before = list(counts)
-        with Lag() as lag:
-            while min(now - then for now, then in zip(counts, before, strict=True)) < 5:
-                assert time.monotonic() < bound + 30, told
-                time.sleep(0.01)
-            assert time.monotonic() - bound < lag.allows(2.0)
+        while min(now - then for now, then in zip(counts, before, strict=True)) < 5:
+            assert time.monotonic() < bound + 60, told
+            time.sleep(0.01)
+        assert time.monotonic() - bound < lag.allows(2.0)
         end.set()
         for thread in threads:
             thread.join()
@@ -414,7 +412,7 @@ def test_who_missed_a_servers_restart_rolls_back_with_the_others(shared):
             client.close()
 
 
-def test_a_server_that_is_started_again_does_not_wait_for_the_dead():
+def test_a_server_that_is_started_again_does_not_wait_for_the_dead(lag):
     with serving(3) as there:
         both = clients(there, 3, Terms(on_dead="continue"))
         die(both.pop()[0])
@@ -438,8 +436,7 @@ def test_a_server_that_is_started_again_does_not_wait_for_the_dead():
             client.close()
 
         began = time.monotonic()
-        with Lag() as lag:
-            together(2, work)
+        together(2, work)
         assert time.monotonic() - began < lag.allows(5.0)
         there.end()
         assert there.codes == {0: 0}

@@ -165,7 +165,7 @@ def test_facts_are_cheap_and_true() -> None:
     assert told["packages"]["torch"] and len(told["code"]) == 12 and told["code"] == code_hash()
     assert json.loads(json.dumps(facts()))["host"] == socket.gethostname()
     code = "import sys; from shoal.launch.facts import facts; facts(); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_the_fingerprint_is_of_what_is_held_not_of_where(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tiny import PRELUDE, SLEEP, SOURCE, head, log, wait_for, worker
 
+from lag import Lag
 from shoal.launch.head import Head
 from shoal.launch.job import Job, Outcome, Role
 from shoal.launch.launchers.local import local_line
@@ -91,7 +92,7 @@ def test_servers_end_when_no_worker_is_left_to_serve(tmp_path: Path) -> None:
     assert head(commands, grace_s=0.2).start().wait(30) == Outcome(0)
 
 
-def test_servers_that_nobody_told_end_with_the_last_worker(tmp_path: Path) -> None:
+def test_servers_that_nobody_told_end_with_the_last_worker(tmp_path: Path, lag: Lag) -> None:
     """A signal that asks to stop is for the workers."""
     told = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); print('up', flush=True); time.sleep(60)"
     commands = [worker(0, told, tmp_path), worker(0, SLEEP, tmp_path, role="server")]
@@ -100,4 +101,4 @@ def test_servers_that_nobody_told_end_with_the_last_worker(tmp_path: Path) -> No
     os.kill(os.getpid(), signal.SIGTERM)
     began = time.monotonic()
     assert running.wait(30).exit_code == 75
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < lag.allows(10)

@@ -159,7 +159,6 @@ def test_a_host_that_cannot_be_asked_is_told(jobs: Jobs) -> None:
         [sys.executable, "-m", "shoal", "ps", "-H", "localhost,nowhere.invalid", "--ssh-config", "/dev/null"],
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert done.returncode == 1 and f" {process.pid} " in done.stdout
     assert done.stderr.startswith("shoal: nowhere.invalid: no host of that name") and done.stderr.count("\n") == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tiny import SOURCE, wait_for
 
+from lag import Lag
 from shoal.launch.tagged import tagged
 from shoal.launch.warden import STUCK_S, UNKILLABLE_S
 
@@ -34,7 +35,7 @@ def freezer() -> Iterator[Path]:
     group.rmdir()
 
 
-def test_it_is_told_and_not_waited_for(freezer: Path, tmp_path: Path) -> None:
+def test_it_is_told_and_not_waited_for(freezer: Path, tmp_path: Path, lag: Lag) -> None:
     script = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"
     argv = [sys.executable, "-m", "shoal", "launch", "--grace", "0s", "--log-dir", str(tmp_path / "run"), "--"]
     job = subprocess.Popen(
@@ -51,8 +52,8 @@ def test_it_is_told_and_not_waited_for(freezer: Path, tmp_path: Path) -> None:
     wait_for(lambda: (freezer / "freezer.state").read_text().strip() == "FROZEN")
     job.send_signal(signal.SIGTERM)
     began = time.monotonic()
-    _, said = job.communicate(timeout=60)
-    assert UNKILLABLE_S < time.monotonic() - began < UNKILLABLE_S + 5 * STUCK_S + 2
+    _, said = job.communicate()
+    assert UNKILLABLE_S < time.monotonic() - began < lag.allows(UNKILLABLE_S + 5 * STUCK_S + 2)
     assert job.returncode == 75
     assert f"localhost: process {pid} (python" in said and "state D) does not end: it hangs in the kernel" in said
     assert "killed by the agent, for it did not end when it was told to: worker 0" in said

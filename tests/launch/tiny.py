@@ -55,7 +55,6 @@ def tiny_launch(
         [sys.executable, "-m", "shoal", "launch", "--log-dir", str(folder / "run"), "--", sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
         preexec_fn=before,
         env={**os.environ, "PYTHONPATH": SOURCE},
     )

@@ -206,7 +206,7 @@ assert time.perf_counter() - started < 2  # 0.07 s on a quiet machine
 assert models.Model(name="resnet51").faults()[0][0] == "name"
 assert not {"torch", "timm", "torchvision"} & set(sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "no model called 'resnet51'; did you mean" in done.stdout and "'resnet50'" in done.stdout
 
