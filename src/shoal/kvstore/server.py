@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import sys
@@ -12,17 +11,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import safetensors.torch
 import torch
 
-from shoal.base.errors import REQUEUE, UsageError
+from shoal.base.errors import REQUEUE
 from shoal.kvstore import shm
 from shoal.kvstore.layout import Limits
 from shoal.kvstore.positions import Positions
 from shoal.kvstore.rounds import GaveUp, Member, Rounds
 from shoal.kvstore.session import Session
 from shoal.kvstore.shm import Shared
+from shoal.kvstore.snapshot import OfTable, Snapshot
 from shoal.kvstore.table import Plan, Table, added, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, PREPARED, REDO, Commit, Hello, Result
 from shoal.kvstore.tls import Cover
@@ -238,45 +237,32 @@ class Server:
     def _save(self) -> None:
         assert self._snapshot is not None
         tensors: dict[str, torch.Tensor] = {}
-        told = []
+        tables = []
         positions: dict[str, Any] = self.positions.state()
         for number, table in list(self.tables.items()):
             values, state, version, applied, handed = table.copied(self.positions.state)
             positions = handed if number == 0 else positions
             tensors[f"{number}/values"] = values
             tensors |= {f"{number}/state/{name}": value.contiguous() for name, value in state.items()}
-            plan = msgspec.to_builtins(table.plan)
-            told.append({"number": number, "plan": plan, "version": version, "applied": applied})
-        about = {"tables": told, "positions": positions, "optimizer": self._optimizer}
-        self._snapshot.parent.mkdir(parents=True, exist_ok=True)
-        aside = self._snapshot.with_suffix(".aside")
-        safetensors.torch.save_file(tensors, aside, {"shoal": msgspec.json.encode(about).decode()})
-        with open(aside, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, self._snapshot)
+            tables.append(OfTable(number=number, plan=table.plan, version=version, applied=applied))
+        held = Snapshot(tables=tables, positions=positions, optimizer=self._optimizer)
+        held.write(self._snapshot, tensors)
 
     def _restore(self, path: Path) -> None:
-        with safetensors.safe_open(path, "pt") as file:  # type: ignore[attr-defined]
-            about = msgspec.json.decode(file.metadata()["shoal"])
-            self._optimizer = about["optimizer"]
-            for told in about["tables"]:
-                try:
-                    number, plan = told["number"], msgspec.convert(told["plan"], Plan)
-                except msgspec.ValidationError as error:
-                    raise UsageError(f"{path}: a snapshot of another version of Shoal ({error}); remove it") from None
-                values, shared = _shared_copy(file.get_tensor(f"{number}/values"), self.boot)
-                table = Table(plan, values, shared)
-                if plan.optimizer is None and self._optimizer:
-                    table.set_optimizer(self._optimizer["optimizer"])
-                    table.rescale = float(self._optimizer["rescale"])
-                prefix = f"{number}/state/"
-                names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118  (no dict)
-                table.load({name.removeprefix(prefix): file.get_tensor(name) for name in names})
-                table.version = told["version"]
-                table.applied = {int(rank): (session, step) for rank, (session, step) in told["applied"].items()}
-                self.tables[number] = table
-                self.rounds.stops = plan.terms.mode == "sync" and plan.terms.on_dead == "stop"
-        self.positions.load(about["positions"])
+        held, tensors = Snapshot.read(path)
+        self._optimizer = held.optimizer
+        for told in held.tables:
+            values, shared = _shared_copy(tensors[f"{told.number}/values"], self.boot)
+            table = Table(told.plan, values, shared)
+            if told.plan.optimizer is None and self._optimizer:
+                table.set_optimizer(self._optimizer["optimizer"])
+                table.rescale = float(self._optimizer["rescale"])
+            prefix = f"{told.number}/state/"
+            table.load({name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)})
+            table.version, table.applied = told.version, told.applied
+            self.tables[told.number] = table
+            self.rounds.stops = told.plan.terms.mode == "sync" and told.plan.terms.on_dead == "stop"
+        self.positions.load(held.positions)
         self.rounds.restarted = True
         versions = ", ".join(str(table.version) for table in self.tables.values())
         self.tell(f"server {self.rank}: goes on from its snapshot, version {versions}")

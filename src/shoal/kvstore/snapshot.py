@@ -1,0 +1,53 @@
+"""Snapshot: what an asynchronous server held a moment ago, in one file, for its next life to go on from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import safetensors.torch
+import torch
+
+from shoal.base.errors import UsageError
+from shoal.kvstore.table import Plan
+
+Tensors = dict[str, torch.Tensor]
+
+
+class OfTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table but for its tensors, which are called `NUMBER/values` and `NUMBER/state/NAME`."""
+
+    number: int
+    plan: Plan
+    version: int
+    applied: dict[int, tuple[str, int]]
+
+
+class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    tables: list[OfTable]
+    positions: dict[str, Any]
+    optimizer: dict[str, Any]
+
+    def write(self, path: Path, tensors: Tensors) -> None:
+        """Whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(".aside")
+        safetensors.torch.save_file(tensors, aside, {"shoal": msgspec.json.encode(self).decode()})
+        with open(aside, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[Snapshot, Tensors]:
+        """UsageError where it is none, a damaged one, or another version's."""
+        try:
+            with safetensors.safe_open(path, "pt") as file:  # type: ignore[attr-defined]
+                told = (file.metadata() or {}).get("shoal", "")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no dict)
+            return msgspec.json.decode(told, type=cls), tensors
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{path}: a snapshot of another version of Shoal ({error}); remove it") from None
+        except (safetensors.SafetensorError, msgspec.DecodeError) as error:
+            raise UsageError(f"{path}: no snapshot of a server, or a damaged one ({error}); remove it") from None
