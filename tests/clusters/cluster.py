@@ -124,10 +124,11 @@ class Hosts:
     def plug(self, name: str) -> None:
         _ip("link", "set", self._cable(name), "master", _bridge(self.number))
 
-    def throttle(self, name: str, rate: str | None) -> None:
-        """Limits what a host sends, as in `100mbit`; None: no more. The bucket is small: short messages feel it too."""
+    def throttle(self, name: str, rate: str | None, burst: str = "16k") -> None:
+        """Limits what a host sends, as in `100mbit`; None: no more. A small bucket lets short messages feel it too; one
+        that is emptied sooner than this machine's timers ring makes the link slower than its rate."""
         if rate is not None:
-            words = ("replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "16k", "latency", "50ms")
+            words = ("replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", burst, "latency", "50ms")
         else:
             words = ("del", "dev", "eth0", "root")
         self.exec(name, ["tc", "qdisc", *words], check=rate is not None)

@@ -23,14 +23,22 @@ def test_servers_behind_a_slow_link(hosts: Hosts, tmp_path: Path) -> None:
     words = [*MODEL, "strategy=ps", "strategy.threads=1"]
     recipe = load(words[0], words[1:]).recipe
     for name in hosts.names:
-        hosts.throttle(name, "50mbit")
+        hosts.throttle(name, "50mbit", burst="64k")
     try:
-        link = probe_link(hosts)
-        speed = trained(hosts, tmp_path / "run", words, 10)
+        for trial in range(3):  # a busy host's timers make the link slower, and not always alike
+            link = probe_link(hosts)
+            speed = trained(hosts, tmp_path / str(trial), words, 10)
+            rates = [8 / one.byte_s for one in (link, probe_link(hosts))]
+            assert max(rates) < 55e6
+            if min(rates) > 40e6:
+                break
+        else:
+            pytest.skip(
+                f"this machine does not hold a link at 50 Mbit/s: {min(rates) / 1e6:.0f} in each of three trials"
+            )
     finally:
         for name in hosts.names:
             hosts.throttle(name, None)
-    assert 40e6 < 8 / link.byte_s < 55e6
     found = probe.measure(recipe, [4], together=2, servers=True, compute_s=1.0, limit_s=120)
     size = forecast(
         recipe, Way.of_recipe(recipe.strategy, "ring"), 2, found, Network(byte_s=link.byte_s, latency_s=link.latency_s)
