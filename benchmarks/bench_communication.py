@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from pathlib import Path
 
 from pairs import events, finish, interval, machine, verdict
 
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="digits")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", default="", help="some ways, by their strategies, between spaces")
+    parser.add_argument("--keep", type=Path, help="a file of the trainings so far: stopped, it goes on from there")
     options = parser.parse_args()
     chosen = {name: way for name, way in WAYS.items() if not options.only or way[0] in options.only.split()}
     print(machine(), options.recipe, *options.overrides, flush=True)
@@ -42,7 +44,7 @@ def main() -> None:
         """Top-1 in points, bytes per step."""
         separator = "," if ":" in strategy else ":"
         words = (f"strategy={strategy}{separator}threads=1", f"seed={seed}", "-n", "2")
-        told = events(options.recipe, *options.overrides, *words)
+        told = events(options.recipe, *options.overrides, *words, keep=options.keep)
         sent = [event["bytes_per_step"] for event in told if event["event"] == "train"]
         return 100 * told[-1]["top1"], statistics.mean(sent[len(sent) // 2 :])
 

@@ -31,11 +31,12 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?", default="cifar10-resnet8")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--keep", type=Path, help="accuracy: a file of the trainings so far; stopped, it goes on there")
     options = parser.parse_args()
     print(machine())
     what = (options.recipe, *options.overrides)
     if options.mode == "accuracy":
-        accuracy(what, min(options.pairs, SEEDS))
+        accuracy(what, min(options.pairs, SEEDS), options.keep)
     else:
         {"sync": sync, "async": asynchronous}[options.mode]((*what, "data.limit=20000"), options.pairs)
     finish()
@@ -61,10 +62,10 @@ def asynchronous(what: tuple[str, ...], pairs: int) -> None:
     verdict(f"async / own speeds ({low:.2f} to {high:.2f})", ratio, ">= 0.85", ratio >= 0.85)
 
 
-def accuracy(what: tuple[str, ...], seeds: int) -> None:
+def accuracy(what: tuple[str, ...], seeds: int, keep: Path | None) -> None:
     def top1(mode: str, seed: int) -> float:
         words = (f"strategy=ps:mode={mode},threads=1", "-n", str(WORKERS), "-s", "1", f"seed={seed}")
-        found = 100 * training(*what, *words)["top1"]
+        found = 100 * training(*what, *words, keep=keep)["top1"]
         print(f"{mode}, seed {seed}: {found:.2f}", flush=True)
         return found
 

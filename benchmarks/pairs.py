@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import os
 import platform
@@ -30,18 +32,38 @@ def whole_process(argv: Sequence[str]) -> float:
     return time.perf_counter() - began
 
 
-def training(*words: str) -> dict:
+def training(*words: str, keep: Path | None = None) -> dict:
     """Trains as `shoal train WORDS` does, in a folder that is thrown away; the event the training ends with."""
-    return next(event for event in events(*words) if event["event"] == "end")
+    return next(event for event in events(*words, keep=keep) if event["event"] == "end")
 
 
-def events(*words: str) -> list[dict]:
-    """As `training`, all its events."""
+def events(*words: str, keep: Path | None = None) -> list[dict]:
+    """As `training`, all its events. keep: a file of what was told so far; what this very code was told before is not
+    trained again, so that a benchmark of hours can be stopped and goes on."""
+    about = {"words": list(words), "code": _code()}
+    for line in keep.read_text().splitlines() if keep and keep.exists() else ():
+        kept = json.loads(line)
+        if {key: kept[key] for key in about} == about:
+            return kept["events"]
     with tempfile.TemporaryDirectory() as folder:
         argv = [sys.executable, "-m", "shoal", "train", *words, "--run", f"{folder}/run"]
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    told = [json.loads(line) for line in lines]
+    if keep:
+        with open(keep, "a") as file:
+            file.write(json.dumps(about | {"events": told}) + "\n")
+    return told
+
+
+@functools.cache
+def _code() -> str:
+    """Of all that a training runs of Shoal's own."""
+    import shoal
+
+    folder = Path(shoal.__file__).parent
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".yaml"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> tuple[float, float, float, float, float]:
