@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from pairs import finish, machine, verdict
+from pairs import code, finish, machine, recall, remember, verdict
 
 from shoal.forecast import probe
 from shoal.forecast.calibration import Calibration, Network
@@ -49,6 +49,9 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each training")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds at most, for others to be quiet, each time")
+    parser.add_argument(
+        "--keep", type=Path, help="a file of what was measured in quiet so far: stopped, it goes on there"
+    )
     options = parser.parse_args()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     print(machine())
@@ -61,7 +64,16 @@ def main() -> None:
         for model in options.models.split(","):
             before: Calibration | None = None
             for link in options.links.split(","):
-                found, before = _setting(hosts, Path(folder), model, link, options.seconds, options.wait, before)
+                about = {"model": model, "link": link, "seconds": options.seconds, "code": code()}
+                if options.keep and (kept := recall(options.keep, about)) is not None:
+                    (text, found), before = kept, None
+                else:
+                    (text, found), quiet, before = _setting(
+                        hosts, Path(folder), model, link, options.seconds, options.wait, before
+                    )
+                    if options.keep and quiet:
+                        remember(options.keep, about, (text, found))
+                print(text, flush=True)
                 rows += found
     errors = [abs(error) for error, _ in rows]
     held = sum(inside for _, inside in rows)
@@ -73,8 +85,8 @@ def main() -> None:
 
 def _setting(
     hosts: Hosts, folder: Path, model: str, link: str, seconds: float, wait_s: float, last: Calibration | None
-) -> tuple[list[tuple[float, bool]], Calibration]:
-    """One link, one model, all strategies; and the probe after them. last: the probe after the link before.
+) -> tuple[tuple[str, list[tuple[float, bool]]], bool, Calibration]:
+    """One link, one model, all strategies; whether it was quiet; the probe after them. last: that of the link before.
 
     With a time to wait, measured again when the probes before and after disagree by far, or the host was busy.
     """
@@ -87,9 +99,10 @@ def _setting(
         after = _probe(model)
         drift, stolen = abs(before.shard(images) / after.shard(images) - 1), _stolen(began)
         print(f"  (speed changed by {drift:.0%} meanwhile; the host took {stolen:.0%} of what was wanted)", flush=True)
-        if (drift <= DRIFT and stolen <= STOLEN) or not wait_s:
+        quiet = drift <= DRIFT and stolen <= STOLEN
+        if quiet or not wait_s:
             break
-    return _compare(model, link, measured, _mean(before, after, images)), after
+    return _compare(model, link, measured, _mean(before, after, images)), quiet, after
 
 
 def _wait_for_quiet(wait_s: float) -> None:
@@ -178,10 +191,11 @@ def _forecast(model: str, strategy: str, calibration: Calibration, link: Link):
 
 def _compare(
     model: str, link: str, measured: tuple[Link, dict[str, float]], calibration: Calibration
-) -> list[tuple[float, bool]]:
+) -> tuple[str, list[tuple[float, bool]]]:
+    """A line for each strategy, below one of the setting; the errors, and whether the interval held."""
     found, speeds = measured
     images = _shard_images(model)
-    print(
+    text = (
         f"{model} over {link}: {8e-6 / found.byte_s:.0f} Mbit/s and {found.latency_s * 1e6:.0f} us probed; "
         f"{calibration.gradient_bytes / 1e6:.2f} MB; a shard of {images} in {calibration.shard(images) * 1e3:.1f} ms, "
         f"jitter {calibration.jitter:.2f}, spread {calibration.spread:.2f}"
@@ -191,13 +205,12 @@ def _compare(
         size = _forecast(model, strategy, calibration, found)
         error, inside = size.images_per_s / speed - 1, size.low <= speed <= size.high
         parts = ", ".join(f"{name} {value * 1e3:.1f}" for name, value in size.step.parts.items() if value > 1e-5)
-        print(
-            f"  {strategy:14} foretold {size.images_per_s:7.1f} ({size.low:.0f} to {size.high:.0f}), "
-            f"measured {speed:7.1f} images/s: {error:+.1%}{'' if inside else ' OUTSIDE'}   [ms: {parts}]",
-            flush=True,
+        text += (
+            f"\n  {strategy:14} foretold {size.images_per_s:7.1f} ({size.low:.0f} to {size.high:.0f}), "
+            f"measured {speed:7.1f} images/s: {error:+.1%}{'' if inside else ' OUTSIDE'}   [ms: {parts}]"
         )
         rows.append((error, inside))
-    return rows
+    return text, rows
 
 
 if __name__ == "__main__":

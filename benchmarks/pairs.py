@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def machine() -> str:
@@ -40,25 +41,34 @@ def training(*words: str, keep: Path | None = None) -> dict:
 def events(*words: str, keep: Path | None = None) -> list[dict]:
     """As `training`, all its events. keep: a file of what was told so far; what this very code was told before is not
     trained again, so that a benchmark of hours can be stopped and goes on."""
-    about = {"words": list(words), "code": _code()}
-    for line in keep.read_text().splitlines() if keep and keep.exists() else ():
-        kept = json.loads(line)
-        if {key: kept[key] for key in about} == about:
-            return kept["events"]
+    about = {"words": words, "code": code()}
+    if keep and (kept := recall(keep, about)) is not None:
+        return kept
     with tempfile.TemporaryDirectory() as folder:
         argv = [sys.executable, "-m", "shoal", "train", *words, "--run", f"{folder}/run"]
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
     told = [json.loads(line) for line in lines]
     if keep:
-        with open(keep, "a") as file:
-            file.write(json.dumps(about | {"events": told}) + "\n")
+        remember(keep, about, told)
     return told
 
 
+def recall(keep: Path, about: dict[str, Any]) -> Any:
+    """What was told of it when it was last measured; None when it was not. about: as JSON has it."""
+    about = json.loads(json.dumps(about))
+    lines = keep.read_text().splitlines() if keep.exists() else []
+    return next((kept["told"] for kept in map(json.loads, reversed(lines)) if kept["about"] == about), None)
+
+
+def remember(keep: Path, about: dict[str, Any], told: Any) -> None:
+    with open(keep, "a") as file:
+        file.write(json.dumps({"about": about, "told": told}) + "\n")
+
+
 @functools.cache
-def _code() -> str:
-    """Of all that a training runs of Shoal's own."""
+def code() -> str:
+    """Of all that a training runs of Shoal's own: equal where nothing changed."""
     import shoal
 
     folder = Path(shoal.__file__).parent
