@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -55,25 +55,37 @@ def events(*words: str, keep: Path | None = None) -> list[dict]:
 
 
 def recall(keep: Path, about: dict[str, Any]) -> Any:
-    """What was told of it when it was last measured; None when it was not. about: as JSON has it."""
+    """What was told of it when it was last measured; None when it was not. about: all that decides it."""
     about = json.loads(json.dumps(about))
-    lines = keep.read_text().splitlines() if keep.exists() else []
-    return next((kept["told"] for kept in map(json.loads, reversed(lines)) if kept["about"] == about), None)
+    keep.touch()  # where it cannot be written, that is known before hours of work
+    for line in reversed(keep.read_text().splitlines()):
+        try:
+            kept = json.loads(line)
+        except ValueError:  # cut off
+            continue
+        if kept["about"] == about:
+            return kept["told"]
+    return None
 
 
 def remember(keep: Path, about: dict[str, Any], told: Any) -> None:
+    if about["code"] != code():
+        sys.exit("the code changed meanwhile: nothing is kept of what was measured last")
     with open(keep, "a") as file:
-        file.write(json.dumps({"about": about, "told": told}) + "\n")
+        file.write("\n" + json.dumps({"about": about, "told": told}) + "\n")
 
 
-@functools.cache
 def code() -> str:
-    """Of all that a training runs of Shoal's own: equal where nothing changed."""
+    """Of all that a training or a benchmark runs, and the machine: equal where nothing changed."""
     import shoal
+    from shoal.base.host import cores
+    from shoal.train.machine import cpu_name
 
-    folder = Path(shoal.__file__).parent
-    files = sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".yaml"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    root = Path(__file__).parents[1]
+    folders = (Path(shoal.__file__).parent, root / "benchmarks", root / "tests" / "clusters")
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml"))
+    about = f"{cpu_name()} {cores()} {sys.version} {importlib.metadata.version('torch')}"
+    return hashlib.sha256(b"".join([about.encode(), *(path.read_bytes() for path in files)])).hexdigest()
 
 
 def compare(ours: Callable[[], float], theirs: Callable[[], float], n: int) -> tuple[float, float, float, float, float]:

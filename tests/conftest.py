@@ -22,6 +22,6 @@ def gang_pool() -> Iterator[GangPool]:
 
 @pytest.fixture
 def lag() -> Iterator[Lag]:
-    """`assert seconds < lag.allows(5.0)`: five seconds, and what this machine added to them since the test began."""
+    """`began = lag.begin()` … `assert time.monotonic() - began < lag.allows(5.0)`, and what this machine adds."""
     with Lag() as lag:
         yield lag

@@ -13,20 +13,24 @@ _NAP_S = 0.01
 class Lag:
     """Within it a thread does nothing but wake up. Several processes must be woken before a failure is answered."""
 
-    TIMES = 5
+    TIMES, MOST = 5, 10.0
 
     def __init__(self) -> None:
-        self.worst_s = 0.0
+        self.begin()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def begin(self) -> float:
+        """Forgets what was. Returns time.monotonic()."""
+        self.worst_s, self._before = 0.0, _processors()
+        return time.monotonic()
 
     def allows(self, limit_s: float) -> float:
         """The limit in seconds of a machine that its host leaves alone, and what waking up adds to it."""
         got, stolen = (now - before for now, before in zip(_processors(), self._before, strict=True))
-        return limit_s * (1 + stolen / max(got, 1)) + self.TIMES * self.worst_s
+        return limit_s * min(1 + stolen / max(got, 1), self.MOST) + self.TIMES * self.worst_s
 
     def __enter__(self) -> Lag:
-        self._before = _processors()
         self._thread.start()
         return self
 

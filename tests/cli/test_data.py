@@ -195,7 +195,7 @@ def test_stopped_in_the_middle_the_same_command_goes_on(tmp_path, name, code):
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.01)
         process.send_signal(getattr(signal, name))
-        _, told = process.communicate()
+        _, told = process.communicate(timeout=400)
     assert process.returncode == code and "Traceback" not in told
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".t.rec.packing"]
     assert ("the same command goes on from here" in told) == (name != "SIGKILL")

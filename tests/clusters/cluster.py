@@ -100,7 +100,7 @@ class Hosts:
     def ssh(self, name: str, *argv: str) -> subprocess.CompletedProcess[str]:
         """Runs a command on a host as people do."""
         return subprocess.run(
-            ["ssh", "-F", str(self.ssh_config), name, shlex.join(argv)], capture_output=True, text=True, timeout=60
+            ["ssh", "-F", str(self.ssh_config), name, shlex.join(argv)], capture_output=True, text=True, timeout=600
         )
 
     def argv(self, name: str, argv: Sequence[str]) -> list[str]:
@@ -109,7 +109,7 @@ class Hosts:
 
     def exec(self, name: str, argv: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs `argv` inside a host, without its network."""
-        return subprocess.run(self.argv(name, argv), check=check, capture_output=True, text=True)
+        return subprocess.run(self.argv(name, argv), check=check, capture_output=True, text=True, timeout=600)
 
     def on_head(self, argv: Sequence[str]) -> list[str]:
         """The command that runs `argv` on the head, in the same process, with the hosts' names in /etc/hosts and

@@ -23,6 +23,7 @@ def shoal(hosts: Hosts, *words: str | Path, cwd: Path | None = None, **env: str)
         text=True,
         stdin=subprocess.DEVNULL,
         cwd=cwd,
+        timeout=600,
         env={**os.environ, **CPU, **env},
     )
 

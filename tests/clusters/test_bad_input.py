@@ -29,7 +29,7 @@ def lines(result: subprocess.CompletedProcess[str], code: int = 1) -> list[str]:
 
 
 def test_an_unknown_host(hosts: Hosts, tmp_path: Path, lag: Lag) -> None:
-    began = time.monotonic()
+    began = lag.begin()
     (line,) = lines(launch(hosts, tmp_path, *DONE, on="host1,nowhere"))
     assert line.startswith("nowhere: no host of that name; correct it in -H or the hostfile")
     assert time.monotonic() - began < lag.allows(30)
@@ -37,7 +37,7 @@ def test_an_unknown_host(hosts: Hosts, tmp_path: Path, lag: Lag) -> None:
 
 def test_a_host_that_is_off(hosts: Hosts, tmp_path: Path, lag: Lag) -> None:
     hosts.off("host2")
-    began = time.monotonic()
+    began = lag.begin()
     (line,) = lines(launch(hosts, tmp_path, *DONE))
     assert line.startswith("host2: ")
     assert "refused" in line or "does not answer" in line or "sshd" in line or "no route" in line
@@ -160,7 +160,7 @@ def test_a_worker_that_ignores_term(hosts: Hosts, tmp_path: Path, lag: Lag) -> N
         time.sleep(1.0)
         assert process.poll() is None, "the first asks, and they were asked"
         process.send_signal(signal.SIGINT)
-        began = time.monotonic()
+        began = lag.begin()
         _, said = process.communicate(timeout=20)
         assert time.monotonic() - began < lag.allows(5)
     finally:
@@ -207,7 +207,7 @@ def test_the_port_of_the_first_worker_cannot_be_reached(hosts: Hosts, tmp_path: 
     """For one that gives no answer at all see tests/launch/test_meeting.py."""
     to = ["unreachable", hosts.address("host1")]
     hosts.exec("host2", ["ip", "route", "add", *to])
-    began = time.monotonic()
+    began = lag.begin()
     try:
         words = ("train", "digits", "-n", "2", "-H", "host1,host2", "--ssh-config", hosts.ssh_config)
         result = shoal(hosts, *words, "--run", tmp_path / "run")
@@ -228,7 +228,7 @@ def test_a_wrong_interface(hosts: Hosts, tmp_path: Path, lag: Lag) -> None:
             hosts.exec(name, ["ip", "link", "set", end, "up"])
     try:
         words = ("train", "digits", "-n", "2", "-H", "host1,host2", "--ssh-config", hosts.ssh_config)
-        began = time.monotonic()
+        began = lag.begin()
         result = shoal(hosts, *words, "--env", "GLOO_SOCKET_IFNAME=island", "--run", tmp_path / "run")
         seconds = time.monotonic() - began
     finally:

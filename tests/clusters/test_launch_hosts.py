@@ -117,7 +117,7 @@ def test_by_hand_on_each_host(hosts: Hosts, tmp_path: Path) -> None:
         subprocess.Popen(hosts.argv(name, [*argv, str(node), *command]), stderr=subprocess.PIPE, text=True)
         for node, name in ((1, "host2"), (0, "host1"))
     ]
-    told = [node.communicate()[1] for node in nodes]
+    told = [node.communicate(timeout=400)[1] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], told
     assert "rank 1 on host2 of 2 met 2\n" in log(tmp_path, "worker-1")
     assert f"workers meet at {hosts.address('host1')}:" in told[1] and ": eth0 of node-0, on the way" in told[1]

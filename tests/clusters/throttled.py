@@ -79,7 +79,7 @@ def trained(hosts: Hosts, folder: Path, words: list[str], steps: int) -> float:
     over = ["-n", "2", "-H", ",".join(hosts.names[:2]), "--ssh-config", str(hosts.ssh_config), "--run", str(folder)]
     rest = [f"length={steps}st", f"eval_every={steps}st", f"save_every={steps}st", f"log_every={max(1, steps // 8)}st"]
     argv = hosts.on_head([sys.executable, "-m", "shoal", "train", *words, *rest, *over])
-    done = subprocess.run(argv, capture_output=True, text=True)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
     events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     told = [(event["images"], event["trained_s"]) for event in events if event["event"] == "train"]

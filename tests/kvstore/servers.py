@@ -78,7 +78,7 @@ class Serving:
         options.setdefault("limits", LIMITS)
         return Client(self.addresses, rank, num_ranks, SECRET, **options)
 
-    def end(self, limit_s: float = 5.0) -> None:
+    def end(self, limit_s: float = 60.0) -> None:
         until = time.monotonic() + limit_s
         for thread in self.threads:
             thread.join(max(0.0, until - time.monotonic()))

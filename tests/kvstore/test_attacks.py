@@ -96,7 +96,7 @@ def attack(there, lag):
 def gone_after(connection: socket.socket) -> float:
     """Seconds until the other end closes."""
     began = time.monotonic()
-    connection.settimeout(10)
+    connection.settimeout(60)
     try:
         while connection.recv(65536):
             pass

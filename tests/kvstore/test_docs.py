@@ -40,7 +40,7 @@ def test_it_learns(tmp_path, type):
                     [sys.executable, "example.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
                 )
             )
-        told = [process.communicate()[0] for process in outputs]
+        told = [process.communicate(timeout=400)[0] for process in outputs]
         assert server.process.wait(30) == 0, server.lines
     for rank, text in enumerate(told):
         match = re.search(rf"worker {rank} of 2: (\d\.\d\d) right", text)

@@ -131,7 +131,7 @@ def test_the_silent_and_the_slow_are_sent_away(door: Door, lag: Lag) -> None:
                 pass
             return b""
 
-    began = time.monotonic()
+    began = lag.begin()
     with socket.create_connection(address(door)) as silent:
         _, inside = served(door, slow)
         assert inside is None and door.refused == 2

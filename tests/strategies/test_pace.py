@@ -62,15 +62,18 @@ def test_pushes_of_a_batch_go_as_far_as_one_step(kind: str, pushes: int, nestero
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize(("pushes", "workers", "lasting"), [(1, 1, 1), (4, 1, 4), (4, 2, 4), (4, 4, 8)])
-def test_what_a_push_does_at_once_and_later(pushes: int, workers: int, lasting: int, kind: str):
-    """1 + m, and the rest falls by beta = m^(1/lasting); the first push, too."""
+@pytest.mark.parametrize(("nesterov", "at_once"), [(True, 1.9), (False, 1.0)])
+@pytest.mark.parametrize(("pushes", "workers", "lasting"), [(1, 1, 1), (2, 1, 2), (4, 1, 4), (4, 2, 4), (4, 4, 8)])
+def test_what_a_push_does_at_once_and_later(
+    pushes: int, workers: int, lasting: int, nesterov: bool, at_once: float, kind: str
+):
+    """As much as a whole step at once, and the rest falls by beta = m^(1/lasting); the first push, too."""
     m = 0.9
-    pace = Pace(described(kind, momentum=m, nesterov=True), pushes, workers)
+    pace = Pace(described(kind, momentum=m, nesterov=nesterov), pushes, workers)
     moved = stepped(updater(pace.described), [GRADIENT, *[NOTHING] * 30], 1.0)
     beta = m ** (1 / lasting)
-    rest = 1 / (1 - m) - (1 + m)
-    expected = [1 + m, *(rest * (1 - beta) * beta**age for age in range(30))]
+    rest = 1 / (1 - m) - at_once
+    expected = [at_once, *(rest * (1 - beta) * beta**age for age in range(30))]
     assert [-step[0].item() for step in moved] == pytest.approx(expected, rel=1e-12)
 
 
@@ -103,6 +106,9 @@ def test_weights_decay_once_a_batch():
     assert group["weight_decay"] == 0.1, "a part of the gradient"
     group = Pace(described("sgdw", momentum=0.9, weight_decay=0.4), 4, 1).described["groups"][0]
     assert group["weight_decay"] * group["lr_scale"] == pytest.approx(0.1)
+    corrected = described("sgdw", momentum=0.9, weight_decay=0.4, corrected_weight_decay=True)  # by the rate's square
+    group = Pace(corrected, 4, 1).described["groups"][0]
+    assert group["weight_decay"] * group["lr_scale"] ** 2 == pytest.approx(0.1)
 
 
 def test_others_take_steps_of_a_part_of_the_rate():
@@ -126,9 +132,11 @@ def test_one_push_a_batch_leaves_the_optimizer_and_its_state_as_they_are():
 @pytest.mark.parametrize("position", [int, str])
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_checkpoint_is_of_whole_steps(kind: str, nesterov: bool, position: type):
+@pytest.mark.parametrize("own", [{}, {"lr_scale": 0.5}, {"lr_scale": 0.0}], ids=["", "slower", "at rest"])
+def test_a_checkpoint_is_of_whole_steps(kind: str, nesterov: bool, position: type, own: dict[str, float]):
     """What momentum still has to move is the same before and after a resume with another mode."""
     at_once = described(kind, momentum=0.9, nesterov=nesterov, weight_decay=0.01)
+    at_once["groups"][0] |= own
     pace = Pace(at_once, 4, 1)
     saved = to_torch(stepped_once(at_once).state(), at_once, LAYOUT)
     saved["param_groups"][0]["lr"] = 0.07

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+
+import msgspec
+
+
+class Handed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was handed out, for a snapshot."""
+
+    next: int
+    again: list[int]
+    ahead: list[int]
+    taken: dict[int, list[int]]
 
 
 class Positions:
@@ -63,12 +73,12 @@ class Positions:
         with self._lock:
             self._next, self._again, self._ahead, self._taken = position, set(), set(), {}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Handed:
         with self._lock:
-            taken = {str(rank): list(held) for rank, held in self._taken.items()}
-            return {"next": self._next, "again": sorted(self._again), "ahead": sorted(self._ahead), "taken": taken}
+            taken = {rank: list(held) for rank, held in self._taken.items()}
+            return Handed(next=self._next, again=sorted(self._again), ahead=sorted(self._ahead), taken=taken)
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Handed) -> None:
         with self._lock:
-            self._next, self._again, self._ahead = state["next"], set(state["again"]), set(state["ahead"])
-            self._taken = {int(rank): list(held) for rank, held in state["taken"].items()}
+            self._next, self._again, self._ahead = state.next, set(state.again), set(state.ahead)
+            self._taken = {rank: list(held) for rank, held in state.taken.items()}

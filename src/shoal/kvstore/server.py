@@ -14,14 +14,14 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from shoal.base.errors import REQUEUE
+from shoal.base.errors import REQUEUE, ShoalError
 from shoal.kvstore import shm
 from shoal.kvstore.layout import Limits
 from shoal.kvstore.positions import Positions
 from shoal.kvstore.rounds import GaveUp, Member, Rounds
 from shoal.kvstore.session import Session
 from shoal.kvstore.shm import Shared
-from shoal.kvstore.snapshot import OfTable, Snapshot
+from shoal.kvstore.snapshot import OfTable, Snapshot, damaged
 from shoal.kvstore.table import Plan, Table, added, clip
 from shoal.kvstore.talk import APPLIED, DROPPED, PREPARED, REDO, Commit, Hello, Result
 from shoal.kvstore.tls import Cover
@@ -226,8 +226,12 @@ class Server:
     # Snapshots ------------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        with self._saving:
-            self._save()
+        """Training goes on where it cannot be written."""
+        try:
+            with self._saving:
+                self._save()
+        except OSError as error:
+            self.tell(f"server {self.rank}: no snapshot ({error})")
 
     def save_at_once(self) -> None:
         """Where work begins: a server that is killed in its first seconds has something to go on from."""
@@ -238,7 +242,7 @@ class Server:
         assert self._snapshot is not None
         tensors: dict[str, torch.Tensor] = {}
         tables = []
-        positions: dict[str, Any] = self.positions.state()
+        positions = self.positions.state()
         for number, table in list(self.tables.items()):
             values, state, version, applied, handed = table.copied(self.positions.state)
             positions = handed if number == 0 else positions
@@ -250,6 +254,14 @@ class Server:
 
     def _restore(self, path: Path) -> None:
         held, tensors = Snapshot.read(path)
+        try:
+            self._take_up(held, tensors)
+        except (LookupError, TypeError, ValueError, RuntimeError, ShoalError) as error:
+            raise damaged(path, error) from error
+        versions = ", ".join(str(table.version) for table in self.tables.values())
+        self.tell(f"server {self.rank}: goes on from its snapshot, version {versions}")
+
+    def _take_up(self, held: Snapshot, tensors: dict[str, torch.Tensor]) -> None:
         self._optimizer = held.optimizer
         for told in held.tables:
             values, shared = _shared_copy(tensors[f"{told.number}/values"], self.boot)
@@ -264,18 +276,13 @@ class Server:
             self.rounds.stops = told.plan.terms.mode == "sync" and told.plan.terms.on_dead == "stop"
         self.positions.load(held.positions)
         self.rounds.restarted = True
-        versions = ", ".join(str(table.version) for table in self.tables.values())
-        self.tell(f"server {self.rank}: goes on from its snapshot, version {versions}")
 
     def _save_now_and_then(self) -> None:
         while True:
             time.sleep(self._snapshot_s)
             if self.changed:
                 self.changed = False
-                try:
-                    self.save()
-                except OSError as error:
-                    self.tell(f"server {self.rank}: no snapshot ({error})")
+                self.save()
 
 
 def _shared_copy(values: torch.Tensor, token: bytes) -> tuple[torch.Tensor, Shared | None]:

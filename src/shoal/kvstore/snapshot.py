@@ -10,7 +10,8 @@ import msgspec
 import safetensors.torch
 import torch
 
-from shoal.base.errors import UsageError
+from shoal.base.errors import ShoalError
+from shoal.kvstore.positions import Handed
 from shoal.kvstore.table import Plan
 
 Tensors = dict[str, torch.Tensor]
@@ -27,27 +28,40 @@ class OfTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tables: list[OfTable]
-    positions: dict[str, Any]
+    positions: Handed
     optimizer: dict[str, Any]
 
     def write(self, path: Path, tensors: Tensors) -> None:
-        """Whole or not at all."""
+        """Whole or not at all. OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(".aside")
-        safetensors.torch.save_file(tensors, aside, {"shoal": msgspec.json.encode(self).decode()})
+        try:
+            safetensors.torch.save_file(tensors, aside, {"shoal": msgspec.json.encode(self).decode()})
+        except safetensors.SafetensorError as error:  # a full disk, too
+            raise OSError(error) from None
         with open(aside, "rb") as file:
             os.fsync(file.fileno())
         os.replace(aside, path)
 
     @classmethod
     def read(cls, path: Path) -> tuple[Snapshot, Tensors]:
-        """UsageError where it is none, a damaged one, or another version's."""
+        """ShoalError where it is none, a damaged one, or another version's."""
         try:
             with safetensors.safe_open(path, "pt") as file:  # type: ignore[attr-defined]
                 told = (file.metadata() or {}).get("shoal", "")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no dict)
-            return msgspec.json.decode(told, type=cls), tensors
+            snapshot = msgspec.json.decode(told, type=cls)
         except msgspec.ValidationError as error:
-            raise UsageError(f"{path}: a snapshot of another version of Shoal ({error}); remove it") from None
-        except (safetensors.SafetensorError, msgspec.DecodeError) as error:
-            raise UsageError(f"{path}: no snapshot of a server, or a damaged one ({error}); remove it") from None
+            raise ShoalError(f"{path}: a snapshot of another version of Shoal ({error}); remove it") from None
+        except (OSError, safetensors.SafetensorError, msgspec.DecodeError) as error:
+            raise damaged(path, error) from None
+        for table in snapshot.tables:
+            name, plan = f"{table.number}/values", table.plan
+            wanted = (plan.layout.kind, (plan.high - plan.low,))
+            if name not in tensors or (tensors[name].dtype, tuple(tensors[name].shape)) != wanted:
+                raise damaged(path, f"no {name} of {wanted[1][0]:,} numbers")
+        return snapshot, tensors
+
+
+def damaged(path: Path, why: object) -> ShoalError:
+    return ShoalError(f"{path}: no snapshot of a server, or a damaged one ({why}); remove it")

@@ -16,16 +16,16 @@ class Pace:
     """Asynchronous pushes are one shard's part of the global batch's gradient each.
 
     Where a step is as large as the gradient, weights decay by as much less in each push; elsewhere each push moves them
-    by as much less. SGD's momentum m lasts as many batches as ever, so more pushes, and 1 + m of the 1 / (1 - m) that
-    it makes of a gradient are applied at once, as by a whole step of Nesterov's: the rest acts later, on weights that
-    others have moved meanwhile. This is quasi-hyperbolic momentum (Ma, Yarats 2019) with beta = m^(1/pushes), nu =
-    m^2 / beta and the rate lr / (1 - m). That momentum bears stale gradients if it looks ahead is from Hakimi, Barkai,
-    Gabel, Schuster 2019, Taming momentum in a distributed asynchronous environment.
+    by as much less. SGD's momentum m lasts as many batches as ever, so more pushes. Of the 1 / (1 - m) that it makes of
+    a gradient as much is applied at once as by a whole step, 1 + m (not Nesterov's: 1); the rest acts later, on weights
+    that others have moved meanwhile. This is quasi-hyperbolic momentum (Ma, Yarats 2019) with beta = m^(1/pushes), nu =
+    m^2 / beta (m / beta) and the rate lr / (1 - m). That momentum bears stale gradients if it looks ahead is from
+    Hakimi, Barkai, Gabel, Schuster 2019, Taming momentum in a distributed asynchronous environment.
 
     In a step, a batch's gradients are half a batch stale on average. Where more workers than half the pushes are under
-    way, momentum lasts as much longer as theirs are staler: on a quadratic, weights then answer to the noise of a
-    gradient less than in a step where lr x curvature is below 0.2, and by 0.4 more at 0.4. A step bears up to 1.35
-    (m = 0.9), such pushes of as many workers 0.75.
+    way, momentum lasts as much longer as theirs are staler. On a quadratic, with m = 0.9 and up to 8 workers, weights
+    then answer to the noise of a gradient less than in a step of Nesterov's where lr x curvature is at most 0.2, and by
+    up to 0.4 more at 0.4; a step bears 1.35, such pushes 0.75.
     """
 
     def __init__(self, described: dict[str, Any], pushes: int, workers: int) -> None:
@@ -59,8 +59,8 @@ def _per_push(name: str, group: Group, pushes: int, lasting: int) -> Group:
         return group
     # torch applies scale * (1 + beta * (1 - dampening)) of a gradient at once, scale * (1 + beta * (1 - dampening) /
     # (1 - beta)) in all, and the rate brings the scale.
-    beta, in_all = m ** (1 / lasting), 1 / (1 - m)
-    scale = (1 + m - (1 - beta) * in_all) / beta
+    beta, at_once, in_all = m ** (1 / lasting), 1 + m if group.get("nesterov") else 1.0, 1 / (1 - m)
+    scale = (at_once - (1 - beta) * in_all) / beta
     dampening = 1 - (in_all / scale - 1) * (1 - beta) / beta
     if name == "timm.sgdw":
         power = 2 if group.get("corrected_weight_decay") else 1  # of the rate that it decays by
@@ -89,4 +89,4 @@ def _converted(state: dict[str, Any], old: list[Group], new: list[Group]) -> dic
 def _still_to_move(group: Group) -> float:
     """How far a momentum buffer of 1 moves the weights when no gradient comes any more."""
     left = group["momentum"] ** (2 if group["nesterov"] else 1) / (1 - group["momentum"])
-    return left * group.get("lr_scale", 1.0)
+    return left * (group.get("lr_scale", 1.0) or 1.0)  # a group that rests keeps its momentum
