@@ -86,8 +86,6 @@ def test_a_file_that_others_can_read_is_no_secret(tmp_path: Path, lag: Lag) -> N
     secret.chmod(0o640)
     argv = [sys.executable, "-m", "shoal", "launch", "--node-rank", "0", "--num-nodes", "2", "--rendezvous", "a:5"]
     began = lag.begin()
-    done = subprocess.run(
-        [*argv, "--secret-file", str(secret), "--", "true"], capture_output=True, text=True
-    )
+    done = subprocess.run([*argv, "--secret-file", str(secret), "--", "true"], capture_output=True, text=True)
     assert done.returncode == 2 and f"others can read or write it; run: chmod 600 {secret}" in done.stderr
     assert "0123456789" not in done.stderr and time.monotonic() - began < lag.allows(30)
