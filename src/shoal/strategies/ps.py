@@ -26,7 +26,8 @@ class Ps(Strategy, frozen=True, kw_only=True):
     mode: Literal["sync", "async"] = "sync"
     """sync: a round per step, and the same training as every other strategy's. async: each worker takes the next shard
     and pushes its gradient when it is done, waiting for nobody; every image counts once, SGD's momentum looks ahead,
-    and the training depends on who was when how fast (cifar10-proof with 4 workers lost 0.7 points, n = 1 seed)."""
+    and the training depends on who was when how fast (cifar10-proof with 4 workers: 0.1 points less, 95 % interval -0.7
+    to +0.5, n = 5)."""
     on_dead: Literal["stop", "continue"] = "stop"
     """sync: what a dead worker means. stop: the end, with its name and step; continue: the rest compute the same batch
     again without it, and train the same model (on several hosts the first, which keeps the run folder, cannot be
