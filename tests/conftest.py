@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from gangs import GangPool, gangs
 from lag import Lag
 
+hypothesis.settings.register_profile("no clock", deadline=None)
+hypothesis.settings.load_profile("no clock")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `shoal` has it; torch reads it when it is loaded
 
 

@@ -29,13 +29,12 @@ def test_servers_behind_a_slow_link(hosts: Hosts, tmp_path: Path) -> None:
             link = probe_link(hosts)
             speed = trained(hosts, tmp_path / str(trial), words, 10)
             rates = [8 / one.byte_s for one in (link, probe_link(hosts))]
-            assert max(rates) < 55e6
-            if min(rates) > 40e6:
+            assert max(rates) < 100e6, "not throttled"
+            if min(rates) > 40e6 and max(rates) < 55e6:
                 break
         else:
-            pytest.skip(
-                f"this machine does not hold a link at 50 Mbit/s: {min(rates) / 1e6:.0f} in each of three trials"
-            )
+            told = f"{min(rates) / 1e6:.0f} to {max(rates) / 1e6:.0f}"
+            pytest.skip(f"this machine holds no link at 50 Mbit/s: {told} in the last of three trials")
     finally:
         for name in hosts.names:
             hosts.throttle(name, None)

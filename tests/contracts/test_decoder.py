@@ -73,7 +73,7 @@ def test_pixels_are_torchvisions(decoder, kind):
 
 def test_damaged_images_are_taken_or_refused_alike(decoder):
     @given(kind=st.sampled_from(sorted(JPEGS)), at=st.floats(0, 1), value=st.integers(0, 255), cut=st.booleans())
-    @settings(deadline=None, max_examples=300)
+    @settings(max_examples=300)
     def alike(kind, at, value, cut):
         data = JPEGS[kind]
         place = round(at * (len(data) - 1))

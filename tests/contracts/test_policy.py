@@ -26,7 +26,7 @@ def test_its_file_is_torch_free(policy):
 
 
 @given(chosen=st.permutations(range(40)), size=st.integers(1, 40), epoch=st.integers(0, 3))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_an_image_looks_the_same_in_any_batch(policy, chosen, size, epoch):
     images, some = pictures(40), np.array(chosen[:size])
     whole = policy.apply(images.copy(), Draws(np.arange(40), 1, epoch))

@@ -114,7 +114,7 @@ def test_images_can_be_read_in_any_order_and_company(source_of, split):
     assert whole.dtype == np.uint8 and whole.shape == (len(everything), *images.shape)
 
     @given(st.lists(st.sampled_from(everything.tolist()), max_size=12))
-    @settings(deadline=None, max_examples=30)
+    @settings(max_examples=30)
     def any_order(indices: list[int]) -> None:
         some = images.pixels(np.array(indices, np.int64))
         assert some.dtype == np.uint8

@@ -24,7 +24,7 @@ QUARTER = np.array([[0.0, -1.0], [1.0, 0.0]])
     size=st.tuples(st.integers(6, 9), st.integers(6, 9)),
     seed=st.integers(0, 9),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_by_nothing_it_is_the_plain_crop_to_the_bit(pad, pad_mode, crop, mirror, size, seed):
     options = {"pad": pad, "pad_mode": pad_mode, "crop": crop, "mirror": mirror, "fill": 9}
     images = np.random.default_rng(seed).integers(0, 256, (7, 3, *size), np.uint8)
@@ -59,7 +59,7 @@ def test_a_shrinking_turn_looks_at_all_pixels_that_fall_together(outside):
 
 
 @given(top=st.integers(0, 9), left=st.integers(0, 9), angle=st.floats(-3.1, 3.1), seed=st.integers(0, 3))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_only_the_part_that_is_seen_is_shrunk_and_nothing_else_changes(top, left, angle, seed):
     """Shrinking the whole image first gives the same picture, within what the grids of the two differ."""
     smooth = np.linspace(0, 200, 60)[:, None] + np.linspace(0, 55, 80)[None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.data.augment import Augment
@@ -59,7 +59,6 @@ def augments(draw) -> tuple[Augment, int, int]:
 
 
 @given(what=augments(), seed=st.integers(0, 9), epoch=st.integers(0, 9))
-@settings(deadline=None)
 def test_a_batch_is_what_its_images_are_one_by_one(what, seed, epoch):
     augment, height, width = what
     images, indices = images_of(5, 2, height, width), np.array([4, 0, 1000, 77, 3])
@@ -70,7 +69,6 @@ def test_a_batch_is_what_its_images_are_one_by_one(what, seed, epoch):
 
 
 @given(what=augments(), chosen=st.permutations(range(12)), size=st.integers(0, 12))
-@settings(deadline=None)
 def test_an_image_looks_the_same_in_any_batch(what, chosen, size):
     augment, height, width = what
     images, some = images_of(12, 1, height, width), np.array(chosen[:size], np.int64)

@@ -59,7 +59,6 @@ def cuts(draw, most_images: int = 60) -> Cut:
 
 
 @given(cut=cuts(), step=st.integers(0, 9))
-@settings(deadline=None)
 def test_shards_one_by_one_are_the_step(cut, step):
     """In any order, from whoever's Batches."""
     data, alone = numbered(cut.span.images_per_epoch), replace(cut, replica=0, num_replicas=1)
@@ -70,7 +69,6 @@ def test_shards_one_by_one_are_the_step(cut, step):
 
 
 @given(cut=cuts(), epoch=st.integers(0, 3))
-@settings(deadline=None)
 def test_an_epoch_over_all_replicas_is_the_order_of_the_epoch(cut, epoch):
     span = cut.span
     data = numbered(span.images_per_epoch)
@@ -94,7 +92,6 @@ def test_an_epoch_over_all_replicas_is_the_order_of_the_epoch(cut, epoch):
 
 
 @given(cut=cuts())
-@settings(deadline=None)
 def test_shards_are_the_same_under_any_number_of_replicas(cut):
     data, last = numbered(cut.span.images_per_epoch), 2 * cut.span.steps_per_epoch
     one = steps_of(data, replace(cut, num_replicas=1), 0, last)
@@ -105,7 +102,6 @@ def test_shards_are_the_same_under_any_number_of_replicas(cut):
 
 
 @given(cut=cuts(), merged=st.booleans(), data=st.data())
-@settings(deadline=None)
 def test_a_resume_at_any_step_continues_the_iteration(cut, merged, data):
     cut = replace(cut, merged=merged, replica=data.draw(st.integers(0, cut.num_replicas - 1)))
     source, last = numbered(cut.span.images_per_epoch), 3 * cut.span.steps_per_epoch
@@ -114,7 +110,6 @@ def test_a_resume_at_any_step_continues_the_iteration(cut, merged, data):
 
 
 @given(cut=cuts())
-@settings(deadline=None)
 def test_merged_is_one_batch_of_the_same_shards_for_every_replica(cut):
     data = numbered(cut.span.images_per_epoch)
     for replica in range(cut.num_replicas):
@@ -151,7 +146,6 @@ def test_merged_a_replica_without_images_has_an_empty_batch():
 
 
 @given(images=st.integers(1, 30), batch=st.integers(1, 12), shards=st.integers(1, 12), replicas=st.integers(1, 12))
-@settings(deadline=None)
 def test_all_busy_tells_whether_every_replica_has_a_batch(images, batch, shards, replicas):
     data = numbered(images)
     cut = Cut(Span(images, batch), min(shards, batch), seed=0, num_replicas=replicas)
@@ -171,7 +165,7 @@ def test_drop_last_leaves_out_other_samples_in_each_epoch():
 
 
 @given(cut=cuts(), merged=st.booleans(), block=st.sampled_from([1, 300, 1000, 1 << 19]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_neither_the_thread_nor_preparing_many_steps_together_changes_anything(cut, merged, block):
     cut, last = replace(cut, merged=merged), 2 * cut.span.steps_per_epoch
     data = numbered(cut.span.images_per_epoch)
@@ -263,7 +257,6 @@ def test_waiting_is_measured_only_where_the_caller_waits():
 
 
 @given(images=st.integers(1, 60), eval_batch=st.integers(1, 25), replicas=st.integers(1, 12))
-@settings(deadline=None)
 def test_chunks_are_the_same_under_any_number_of_replicas(images, eval_batch, replicas):
     data, augment = numbered(images), Augment(crop=2)
     chunks = [

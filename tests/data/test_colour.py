@@ -7,7 +7,7 @@ import colorsys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
@@ -47,7 +47,6 @@ def test_blends_are_torchvisions(ours, theirs):
 
 
 @given(pixel=st.tuples(*[st.integers(0, 255)] * 3), shift=st.tuples(*[st.integers(-60, 60)] * 3))
-@settings(deadline=None)
 def test_hue_lightness_and_saturation_are_colorsys_and_stop_at_their_ends(pixel, shift):
     changed = hls_shifted(np.array(pixel, np.uint8).reshape(1, 3, 1, 1), np.array([shift], float)).reshape(3)
     ends = np.array([180, 255, 255])

@@ -134,7 +134,7 @@ def test_what_is_no_image_says_why_in_one_line(case):
 
 
 @given(data=st.binary(max_size=300), start=st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a"]))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_random_bytes_are_no_image(data, start):
     with pytest.raises(ImageError):
         decode(start + data)
@@ -159,7 +159,6 @@ def test_validation_is_what_torchvision_makes_of_it():
     ratio=st.sampled_from([(0.75, 1.3333), (1.0, 1.0), (8.0, 9.0)]),
     seed=st.integers(0, 5),
 )
-@settings(deadline=None)
 def test_crops_lie_in_the_image_and_belong_to_the_sample(height, width, scale, ratio, seed):
     many = Crops(np.arange(9), 8, scale, ratio, mirror=True, seed=seed, epoch=2)
     some = Crops(np.array([7, 3]), 8, scale, ratio, mirror=True, seed=seed, epoch=2)

@@ -51,7 +51,6 @@ payloads = st.lists(st.one_of(st.binary(max_size=9), st.just(WORD), st.just(WORD
 
 
 @given(records=st.lists(payloads, min_size=1, max_size=8), index=st.booleans())
-@settings(deadline=None)
 def test_what_is_written_is_read(records, index):
     with tempfile.TemporaryDirectory() as folder:
         held = Records(written(Path(folder) / "some.rec", records, index=index))
@@ -64,7 +63,6 @@ def test_what_is_written_is_read(records, index):
     identity=st.sampled_from([0, 7, MAGIC, MAGIC << 32, 2**64 - 1]),
     image=payloads,
 )
-@settings(deadline=None)
 def test_headers_with_one_label_or_several_even_where_they_hold_the_magic_word(labels, identity, image):
     header = Header(labels, identity, MAGIC)
     with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +139,7 @@ def test_misaligned(good):
 
 
 @given(data=st.binary(min_size=1, max_size=200))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_random_bytes(data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "some.rec"
@@ -150,7 +148,6 @@ def test_random_bytes(data):
 
 
 @given(at=st.integers(0, 121), bit=st.integers(0, 7))
-@settings(deadline=None)
 def test_a_flipped_bit_is_told_or_changes_only_a_payload(at, bit):
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder) / "some.rec", [b"a" * 10, b"b" * 20, b"c" * 60])

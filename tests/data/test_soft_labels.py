@@ -67,7 +67,7 @@ def test_of_something_else(key, value, told):
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_no_damage_passes(data):
     held = bytearray(SoftLabels.of(logs(5), 3).to_bytes(BOUND))
     if data.draw(st.booleans()):

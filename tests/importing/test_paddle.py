@@ -324,7 +324,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_whatever_stands_in_a_key_is_taken_or_told(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
     held = yaml12.read(CONF, "conf")[0]

@@ -58,7 +58,7 @@ def test_what_is_no_sound_file(tmp_path: Path, data: bytes, told: str):
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_garbage_never_does_otherwise(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
     whole = bytearray(written(ARRAYS, data.draw(st.sampled_from([None, params.V1, params.V2]))))

@@ -184,7 +184,7 @@ def test_a_replay_is_worth_nothing(door: Door) -> None:
     assert (said, inside) == (b"", None) and door.refused == 1
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.binary(max_size=200)
     | st.binary(max_size=120).map(lambda data: MAGIC + data)

@@ -64,7 +64,7 @@ def test_many_classes_take_no_square_of_memory() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_rows_and_pairs_are_those_of_the_whole_matrix(met) -> None:
     labels, guesses = (np.array(column, np.int32) for column in zip(*met, strict=True))
     half = np.full((len(met), 1), 0.5, np.float32)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -152,7 +152,6 @@ def test_adamw_is_the_step_of_its_paper():
 
 
 @given(rows=st.integers(1, 12), columns=st.integers(1, 40), seed=st.integers(0, 99))
-@settings(deadline=None)
 def test_orthogonalised_keeps_the_directions_and_levels_their_lengths(rows, columns, seed):
     matrix = torch.randn(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     left, lengths, right = torch.linalg.svd(matrix, full_matrices=False)

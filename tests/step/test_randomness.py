@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from a_gang import a_batch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from timm.layers.drop import DropPath
 from torch import nn
@@ -33,7 +33,6 @@ def masks(shards: tuple[tuple[int, int], ...], *, seed: int = 0, step: int = 0) 
 
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5), first=st.integers(0, 5), cut=st.integers(0, 5))
-@settings(deadline=None)
 def test_a_shard_has_the_same_masks_alone_and_among_others(sizes, first, cut):
     shards = tuple((first + n, size) for n, size in enumerate(sizes))
     whole = masks(shards, seed=3, step=4)

@@ -204,7 +204,7 @@ def tell(script: list, num_ranks: int, restart: bool) -> list[tuple[Metrics, ...
 
 
 @given(script=events, num_ranks=st.integers(1, 3))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_means_are_the_same_bits_under_any_gang_and_any_restarts(script, num_ranks):
     (alone,) = tell(script, 1, restart=False)
     assert tell(script, num_ranks, restart=True) == [alone] * num_ranks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from a_gang import a_batch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.data.batches import Batch
@@ -78,7 +78,6 @@ alphas = st.sampled_from([(0.4, 0.0), (0.0, 1.0), (0.3, 0.7)])
 
 
 @given(sizes=shards_of, alpha=alphas, seed=st.integers(0, 20), step=st.integers(0, 20))
-@settings(deadline=None)
 def test_an_image_is_mixed_with_its_partner_by_the_share_of_its_shard(sizes, alpha, seed, step):
     inputs, labels = data(sum(sizes), seed=seed)
     batch = a_batch(labels.tolist(), tuple(enumerate(sizes)), step=step)
@@ -114,7 +113,6 @@ def assert_pasted(result: torch.Tensor, first: torch.Tensor, second: torch.Tenso
 
 
 @given(sizes=shards_of, alpha=alphas, first=st.integers(0, 9), data_=st.data())
-@settings(deadline=None)
 def test_shards_are_mixed_alike_apart_and_together(sizes, alpha, first, data_):
     inputs, labels = data(sum(sizes))
     shards = tuple((first + n, size) for n, size in enumerate(sizes))
