@@ -41,7 +41,7 @@ def training(*words: str, keep: Path | None = None) -> dict:
 def events(*words: str, keep: Path | None = None) -> list[dict]:
     """As `training`, all its events. keep: a file of what was told so far; what this very code was told before is not
     trained again, so that a benchmark of hours can be stopped and goes on."""
-    about = {"words": words, "code": code()}
+    about = {"words": words, "code": code()} if keep else {}  # all files are read for it
     if keep and (kept := recall(keep, about)) is not None:
         return kept
     with tempfile.TemporaryDirectory() as folder:
