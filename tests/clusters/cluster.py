@@ -132,6 +132,9 @@ class Hosts:
         else:
             words = ("del", "dev", "eth0", "root")
         self.exec(name, ["tc", "qdisc", *words], check=rate is not None)
+        # What is larger than the bucket tbf cuts into packets, which takes cores that a network card would leave alone.
+        whole = int(burst.removesuffix("k")) * 1000 if rate is not None else 65536
+        self.exec(name, ["ip", "link", "set", "dev", "eth0", "gso_max_size", str(min(whole, 65536))])
 
     def off(self, name: str) -> None:
         """Power off: everything on it dies at once."""

@@ -13,8 +13,8 @@ from typing import Literal
 from shoal.forecast.calibration import Calibration, Network
 
 Algorithm = Literal["ring", "tree"]
-FIRST_BUCKET = 1 << 20
-"""Bytes after which DistributedDataParallel sends its first bucket."""
+FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
+"""Bytes after which DistributedDataParallel sends its first bucket and each later one, where nothing else is said."""
 
 
 def hops(workers: int, algorithm: Algorithm) -> int:
@@ -51,10 +51,12 @@ def gather_s(nbytes: float, workers: int, calibration: Calibration, network: Net
     return (workers - 1) * (calibration.hop_s + (network.latency_s if far else 0.0) + nbytes * byte_s)
 
 
-def buckets(gradients: Sequence[tuple[int, float]], cap: float) -> list[tuple[int, float]]:
-    """Gradients put together as DistributedDataParallel does: a small first bucket, then full ones of `cap` bytes."""
+def buckets(gradients: Sequence[tuple[int, float]], mebibytes: float | None = None) -> list[tuple[int, float]]:
+    """Gradients put together as DistributedDataParallel does: a small first bucket, then large ones; or all of so many
+    mebibytes."""
     made: list[tuple[int, float]] = []
-    size, limit = 0, float(min(FIRST_BUCKET, cap))
+    cap = BUCKET if mebibytes is None else mebibytes * 2**20
+    size, limit = 0, FIRST_BUCKET if mebibytes is None else cap
     when = 0.0
     for nbytes, ready in gradients:
         size, when = size + nbytes, max(when, ready)

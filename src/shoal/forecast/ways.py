@@ -159,8 +159,7 @@ class Way:
             step.told = f"all-reduce of the weights every {every} steps"
         else:
             side = allreduce.all_reduce_s(calibration.side_bytes, n, calibration, network, self.algorithm)
-            cap = self.options.get("bucket_mb", 25.0) * 2**20
-            sent = allreduce.buckets(calibration.gradients, cap) or [(size, 1.0)]
+            sent = allreduce.buckets(calibration.gradients, self.options.get("bucket_mb")) or [(size, 1.0)]
             # The small sum of buffers goes before the buckets, while the backward pass has begun.
             late = allreduce.exposed_s(sent, shard, n, calibration, network, self.algorithm)
             step.exchange = late + max(0.0, side - shard / 2)

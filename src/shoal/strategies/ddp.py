@@ -20,8 +20,8 @@ class Ddp(Strategy, frozen=True, kw_only=True):
     (torch's DistributedDataParallel over gloo or nccl); MXNet's dist_sync and dist_device_sync without servers."""
 
     name: Literal["ddp"] = "ddp"
-    bucket_mb: Annotated[float, Meta(gt=0)] = 25.0
-    """Size of a gradient bucket, MiB."""
+    bucket_mb: Annotated[float, Meta(gt=0)] | None = None
+    """Size of every gradient bucket, MiB. none: torch's choice, a first bucket of 1, which leaves early, then 25."""
     unused_parameters: bool = False
     """Look for parameters that a step did not use; needed by models with branches that are not always taken."""
 

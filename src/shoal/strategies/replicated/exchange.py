@@ -138,7 +138,7 @@ class Summed(Local):
 class Bucketed(Exchange):
     """torch's DistributedDataParallel: buckets travel while the backward pass goes on, buffers and asks beside them."""
 
-    def __init__(self, gang: Gang, *, bucket_mb: float, unused_parameters: bool, hook: Hook | None = None) -> None:
+    def __init__(self, gang: Gang, *, bucket_mb: float | None, unused_parameters: bool, hook: Hook | None = None) -> None:
         super().__init__(gang)
         self._bucket_mb, self._unused, self._hook = bucket_mb, unused_parameters, hook or Whole(gang.num_ranks)
         self.may_overflow = self._hook.may_overflow
