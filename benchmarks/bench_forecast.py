@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--links", default=",".join(LINKS))
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each training")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each training, at least an epoch")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds at most, for others to be quiet, each time")
     parser.add_argument("--keep", type=Path, help="a file of what was measured in quiet so far")
     options = parser.parse_args()
@@ -185,9 +185,11 @@ def _over(
     speeds = {}
     for strategy in STRATEGIES:
         rough = _forecast(model, strategy, calibration, found)
-        steps = max(16, round(seconds * rough.images_per_s / rough.batch))
+        epoch = -(-calibration.images_per_epoch // rough.batch)
+        epochs = max(1, round(seconds * rough.images_per_s / calibration.images_per_epoch))
         run = folder / f"{model}-{link}-{strategy.replace(':', '-')}"
-        speeds[strategy] = trained(hosts, run, _words(model, strategy), steps)
+        # Whole ones, for asynchronous workers meet at their ends; and one before to get warm.
+        speeds[strategy] = trained(hosts, run, _words(model, strategy), (1 + epochs) * epoch, epoch)
     return found, speeds
 
 

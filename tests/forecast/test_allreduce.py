@@ -57,4 +57,9 @@ def test_only_what_comes_late_is_exposed() -> None:
 
 def test_a_processor_that_moves_bytes_does_not_compute() -> None:
     busy = calibration(sum_byte_s=5e-10)
-    assert exposed_s([(1_000_000, 0.5)], 0.1, 2, busy, LINK) == pytest.approx(5e-4)
+    early, late = (1_000_000, 0.5), (1_000_000, 1.0)
+    assert exposed_s([early], 0.1, 2, busy, LINK) == pytest.approx(5e-4)
+    one = all_reduce_s(1e6, 2, busy, LINK)
+    assert exposed_s([early, late], 0.1, 2, busy, LINK) == pytest.approx(5e-4 + one)
+    # A link that is not done when the passes end does not wait for cores that helped it before.
+    assert exposed_s([(1_000_000, 0.0), late], one / 2, 2, busy, LINK) == pytest.approx(1.5 * one)

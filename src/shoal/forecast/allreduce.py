@@ -70,16 +70,25 @@ def exposed_s(
     sent: Sequence[tuple[int, float]], shard_s: float, workers: int, calibration: Calibration, network: Network,
     algorithm: Algorithm = "ring",
 ) -> float:  # fmt: skip
-    """Seconds from the end of the last shard's backward pass until the last bucket is summed.
+    """Seconds that the exchange of the last shard's gradients adds to its passes, until the last bucket is summed.
 
     sent: (bytes, when known as a share of shard_s), one after another over the same port.
     """
-    free = 0.0
-    for nbytes, ready in sent:
-        free = max(free, ready * shard_s) + all_reduce_s(nbytes, workers, calibration, network, algorithm)
-    hidden = free - max(0.0, free - shard_s)
-    if calibration.device == "cpu" and hidden:
-        # Cores that move bytes do not compute meanwhile.
-        moved = 2 * (workers - 1) / workers * sum(nbytes for nbytes, _ in sent) * calibration.sum_byte_s
-        return max(free - shard_s, min(moved, free))
-    return max(0.0, free - shard_s)
+    each = [all_reduce_s(nbytes, workers, calibration, network, algorithm) for nbytes, _ in sent]
+
+    def through(ends: float) -> tuple[float, float]:
+        """When the last bucket is summed, and bytes that were before the passes' end, if that is when they end."""
+        free = hidden = 0.0
+        for (nbytes, ready), lasts in zip(sent, each, strict=True):
+            begins = max(free, ready * ends)
+            free = begins + lasts
+            hidden += nbytes * min(1.0, max(0.0, ends - begins) / lasts) if lasts else 0.0
+        return free, hidden
+
+    ends = shard_s
+    if calibration.device == "cpu":
+        # Cores that move bytes do not compute meanwhile: the passes last longer.
+        _, hidden = through(shard_s)
+        ends += 2 * (workers - 1) / workers * hidden * calibration.sum_byte_s
+    free, _ = through(ends)
+    return max(free, ends) - shard_s

@@ -62,12 +62,10 @@ def forecast(
     batch, shards = cut_for(recipe, way, workers, weak=weak)
     cut = Cut.of(batch, shards, way.replicas(workers), way.stages(workers))
     network = network if way.name == "ps" else _without_servers(network)
-    step = way.step(cut, calibration, network)
     span = Span(calibration.images_per_epoch, batch) if calibration.images_per_epoch else None
+    step = way.step(cut, calibration, network, _between(recipe, span) if span is not None else math.inf)
     if span is not None:
         step.pauses = pauses_s(recipe, span, workers, calibration)
-        if way.is_asynchronous:
-            step.waiting += _last_shards_s(recipe, span, cut, step)
     trained = step.total - step.pauses
     speed = batch / trained
     single = Way("single")
@@ -128,11 +126,9 @@ def _often(period: Duration, span: Span) -> float:
     return min(1.0, span.batch / images) if images else 0.0
 
 
-def _last_shards_s(recipe: Recipe, span: Span, cut: Cut, step: Step) -> float:
-    """Asynchronous workers meet before a validation or a checkpoint: on the average half a shard's cycle is lost."""
-    cycle = step.total * cut.workers * cut.shard_images / cut.batch
-    period = max(_often(recipe.eval_every, span), _often(recipe.save_every, span), 1 / span.steps_per_epoch)
-    return cycle / 2 * period
+def _between(recipe: Recipe, span: Span) -> float:
+    """Steps from one meeting of asynchronous workers to the next: an epoch's end, a validation, a checkpoint."""
+    return 1 / max(_often(recipe.eval_every, span), _often(recipe.save_every, span), 1 / span.steps_per_epoch)
 
 
 def _without_servers(network: Network) -> Network:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,10 +128,13 @@ class Way:
         """Workers, or pipelines of them, among whom a batch is shared out."""
         return workers // self.stages(workers)
 
-    def step(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
-        """One step without pauses. The images of a step come while the one before is computed."""
+    def step(self, cut: Cut, calibration: Calibration, network: Network, between: float = math.inf) -> Step:
+        """One step without pauses. The images of a step come while the one before is computed.
+
+        between: steps from one meeting of asynchronous workers to the next.
+        """
         if self.is_asynchronous:
-            step = self._alone(cut, calibration, network)
+            step = self._alone(cut, calibration, network, between)
         elif self.name == "pipeline":
             step = self._in_stages(cut, calibration, network)
         elif self.name == "fsdp" and cut.workers > 1:
@@ -166,12 +170,14 @@ class Way:
             step.told = _of_ring(n, size, calibration, network, self.algorithm)
         return step
 
-    def _alone(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
-        played = asynchronous.play(cut.shard_images, cut.workers, calibration, network)
-        whole = cut.batch / cut.shard_images / played.shards_per_s
-        compute = whole * played.compute_s / played.cycle_s
+    def _alone(self, cut: Cut, calibration: Calibration, network: Network, between: float) -> Step:
+        shards = cut.batch / cut.shard_images
+        played = asynchronous.play(cut.shard_images, cut.workers, calibration, network, between=between * shards)
+        shard_s = shards / cut.workers  # of a step, for each second of a worker's for a shard
+        compute, waiting = shard_s * played.compute_s, shard_s * played.waiting_s
         told = _of_servers(cut.workers, calibration.gradient_bytes, network) + " for each shard"
-        return Step(compute=compute, exchange=whole - compute, told=told, staleness=played.staleness)
+        exchange = shard_s * played.cycle_s - compute - waiting
+        return Step(compute=compute, exchange=exchange, waiting=waiting, told=told, staleness=played.staleness)
 
     def _scattered(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
         """Every pass gathers the parameters twice and adds the gradients once, block by block. A GPU gathers the next

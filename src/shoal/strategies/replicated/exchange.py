@@ -140,7 +140,8 @@ class Bucketed(Exchange):
 
     def __init__(self, gang: Gang, *, bucket_mb: float | None, unused_parameters: bool, hook: Hook | None = None) -> None:
         super().__init__(gang)
-        self._bucket_mb, self._unused, self._hook = bucket_mb, unused_parameters, hook or Whole(gang.num_ranks)
+        self._bucket_mb, self._unused = bucket_mb, unused_parameters
+        self._hook = hook or Whole(gang.num_ranks)
         self.may_overflow = self._hook.may_overflow
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
