@@ -77,8 +77,8 @@ def test_who_lives_beside_the_server_is_not_held_up_by_the_other_ones_bytes() ->
 
 
 def test_a_meeting_waits_for_the_slow_one_which_holds_two_shards() -> None:
-    """A worker with a cycle of 2.1 s has on the average one and a half to go when the other one, in 0.1 s, ends its own;
-    the shards that are done meanwhile are no loss."""
+    """A worker with a cycle of 2.1 s has on the average one and a half to go when the other one, in 0.1 s, ends its
+    own; the shards that are done meanwhile are no loss."""
     network, between = Network(byte_s=1e-6), 1000
     alone = play(10, 2, calibration(jitter=0.1), network)
     meeting = play(10, 2, calibration(jitter=0.1), network, between=between)

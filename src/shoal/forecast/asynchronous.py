@@ -47,12 +47,9 @@ class Queue:
         while self._taken and self._taken[0][1] <= now:
             del self._taken[0]
         place, begin = 0, ready
-        for place, (begins, ends) in enumerate(self._taken):
-            if begin + seconds <= begins:
-                break
-            begin = max(begin, ends)
-        else:
-            place = len(self._taken)
+        while place < len(self._taken) and begin + seconds > self._taken[place][0]:
+            begin = max(begin, self._taken[place][1])
+            place += 1
         self._take(place, begin, begin + seconds)
         return begin + seconds
 
@@ -131,7 +128,7 @@ class _Tails:
 
     def begin(self, worker: int, now: float) -> None:
         self.begun += 1
-        left = Counter({other: 2 for other in range(self._workers)})
+        left = Counter(dict.fromkeys(range(self._workers), 2))
         left[worker] = 1
         self._open.append((now, left))
 

@@ -138,7 +138,9 @@ class Summed(Local):
 class Bucketed(Exchange):
     """torch's DistributedDataParallel: buckets travel while the backward pass goes on, buffers and asks beside them."""
 
-    def __init__(self, gang: Gang, *, bucket_mb: float | None, unused_parameters: bool, hook: Hook | None = None) -> None:
+    def __init__(
+        self, gang: Gang, *, bucket_mb: float | None, unused_parameters: bool, hook: Hook | None = None
+    ) -> None:
         super().__init__(gang)
         self._bucket_mb, self._unused = bucket_mb, unused_parameters
         self._hook = hook or Whole(gang.num_ranks)
