@@ -8,25 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import by_hand
+from job import AUGMENT, FEWER, UNEVEN, Job, Net, Poison, cut_of, lr, optim_of, pixels, precision_of, task_of
 from torch import nn
-from trainings import (
-    AUGMENT,
-    FEWER,
-    UNEVEN,
-    Job,
-    Net,
-    Outcome,
-    Poison,
-    assert_same,
-    by_hand,
-    cut_of,
-    lr,
-    numbers_of,
-    optim_of,
-    pixels,
-    precision_of,
-    task_of,
-)
+from trainings import Outcome, assert_same, numbers_of
 
 from gangs import GangPool
 from shoal.base.duration import Duration

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from trainings import FEWER, NETS, PEAK, UNEVEN, Job, assert_same, by_hand, rig_of, run, single
+from by_hand import by_hand
+from job import FEWER, NETS, PEAK, UNEVEN, Job
+from trainings import assert_same, rig_of, run, single
 
 from gangs import GangPool
 from shoal.base.errors import UsageError

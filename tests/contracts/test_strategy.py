@@ -12,26 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from by_hand import by_hand
+from job import AUGMENT, FEWER, NETS, SHAPES, UNEVEN, Job, Net, Poison, cut_of, pixels
 from trainings import (
-    AUGMENT,
-    FEWER,
-    NETS,
-    SHAPES,
     TAKERS,
-    UNEVEN,
-    Job,
-    Net,
-    Poison,
     assert_metrics,
     assert_same,
-    by_hand,
-    cut_of,
     every_taker,
     joined,
     load_and_go_on,
     never_finite,
     numbers_of,
-    pixels,
     refusal,
     rig_of,
     run,

@@ -6,19 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from trainings import (
-    FEWER,
-    UNEVEN,
-    Poison,
-    assert_same,
-    by_hand,
-    every_taker,
-    load_and_go_on,
-    never_finite,
-    numbers_of,
-    run,
-    single,
-)
+from by_hand import by_hand
+from job import FEWER, UNEVEN, Poison
+from trainings import assert_same, every_taker, load_and_go_on, never_finite, numbers_of, run, single
 
 from gangs import GangPool
 
