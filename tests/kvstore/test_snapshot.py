@@ -26,7 +26,8 @@ TENSORS = {"0/values": torch.arange(3.0), "0/state/0.momentum_buffer.0": torch.o
 def written(path: Path) -> Snapshot:
     layout = Layout.of([("a", torch.zeros(3))])
     plan = Plan(layout=layout, low=0, high=3, optimizer=SGD, terms=Terms(mode="async"))
-    table = OfTable(number=0, plan=plan, version=7, applied={0: ("first", 4), 2: ("third", 3)})
+    applied = {0: ("first", 4), 2: ("third", 3)}
+    table = OfTable(number=0, plan=plan, version=7, applied=applied, state=["0.momentum_buffer.0"])
     handed = Handed(next=5, again=[2], ahead=[], taken={0: [4], 2: [3]})
     snapshot = Snapshot(tables=[table], positions=handed, optimizer={})
     snapshot.write(path, TENSORS)
@@ -50,6 +51,18 @@ def test_a_damaged_one(tmp_path: Path, size: int) -> None:
     written(path)
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(ShoalError, match=r"server-0: no snapshot of a server, or a damaged one .*; remove it$"):
+        Snapshot.read(path)
+
+
+@pytest.mark.parametrize("lost", TENSORS)
+def test_one_without_all_its_tensors(tmp_path: Path, lost: str) -> None:
+    path = tmp_path / "server-0"
+    written(path)
+    with safetensors.safe_open(path, "pt") as file:
+        about = file.metadata()
+    rest = {name: tensor for name, tensor in TENSORS.items() if name != lost}
+    safetensors.torch.save_file(rest, path, about)
+    with pytest.raises(ShoalError, match=rf"server-0: no snapshot of a server, or a damaged one \(no {lost}"):
         Snapshot.read(path)
 
 

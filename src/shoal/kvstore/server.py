@@ -248,7 +248,7 @@ class Server:
             positions = handed if number == 0 else positions
             tensors[f"{number}/values"] = values
             tensors |= {f"{number}/state/{name}": value.contiguous() for name, value in state.items()}
-            tables.append(OfTable(number=number, plan=table.plan, version=version, applied=applied))
+            tables.append(OfTable(number=number, plan=table.plan, version=version, applied=applied, state=[*state]))
         held = Snapshot(tables=tables, positions=positions, optimizer=self._optimizer)
         held.write(self._snapshot, tensors)
 

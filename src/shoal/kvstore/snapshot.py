@@ -24,6 +24,8 @@ class OfTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     plan: Plan
     version: int
     applied: dict[int, tuple[str, int]]
+    state: list[str]
+    """Names of its optimizer's tensors."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -60,6 +62,8 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             wanted = (plan.layout.kind, (plan.high - plan.low,))
             if name not in tensors or (tensors[name].dtype, tuple(tensors[name].shape)) != wanted:
                 raise damaged(path, f"no {name} of {wanted[1][0]:,} numbers")
+            if missing := [name for name in table.state if f"{table.number}/state/{name}" not in tensors]:
+                raise damaged(path, f"no {table.number}/state/{missing[0]}")
         return snapshot, tensors
 
 
