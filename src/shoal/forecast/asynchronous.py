@@ -6,7 +6,6 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import Counter
 from dataclasses import dataclass
 
 from shoal.forecast.calibration import Calibration, Network
@@ -118,26 +117,21 @@ def play(
 
 
 class _Tails:
-    """How long it takes until all are done, from moments at which one of them asks in vain for a shard: it has one to
-    compute, and so has everybody else, and another, for shards are taken one ahead."""
+    """How long it takes until all have done what they are at, from moments at which one of them has."""
 
     def __init__(self, workers: int) -> None:
         self._workers, self.begun = workers, 0
-        self._open: list[tuple[float, Counter[int]]] = []
+        self._open: list[tuple[float, set[int]]] = []
         self._lasted: list[float] = []
 
     def begin(self, worker: int, now: float) -> None:
         self.begun += 1
-        left = Counter(dict.fromkeys(range(self._workers), 2))
-        left[worker] = 1
-        self._open.append((now, left))
+        self._open.append((now, set(range(self._workers)) - {worker}))
 
     def ended(self, worker: int, now: float) -> None:
         """A worker has done a shard."""
         for began, left in self._open:
-            left[worker] -= 1
-            if left[worker] <= 0:
-                del left[worker]
+            left.discard(worker)
             if not left:
                 self._lasted.append(now - began)
         self._open = [(began, left) for began, left in self._open if left]
@@ -146,7 +140,7 @@ class _Tails:
         """Of a meeting: beyond the time that so many shards would have taken in any case."""
         if not self._lasted:
             return 0.0
-        return max(0.0, sum(self._lasted) / len(self._lasted) - (2 * self._workers - 1) / rate)
+        return max(0.0, sum(self._lasted) / len(self._lasted) - (self._workers - 1) / rate)
 
 
 class _Stage:

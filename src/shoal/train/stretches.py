@@ -68,19 +68,26 @@ class Stretches:
 
     def _work(self, limit: int, signals: StopSignals | None) -> int:
         """Shards computed until none is left below `limit`, or a signal asks to stop."""
-        did, coming = 0, self._take(limit)
+        did, coming, meanwhile = 0, self._take(limit, signals), 0
         while coming is not None:
             position, batch = coming[0], self._prepared(coming[1])
-            coming = None if signals is not None and signals.ask else self._take(limit)
+            # One ahead, but for the last ones: those that all have taken before this worker is done with its shard, for
+            # the others would wait for him who is slow, with a second shard in his hands.
+            coming = self._take(limit - meanwhile, signals)
             did += 1
             if batch is None:
                 self._rig.pass_over()
             else:
                 self._compute(position, batch)
+            coming = coming or self._take(limit, signals)
+            meanwhile = max(0, coming[0] - position) if coming else 0
         return did
 
-    def _take(self, limit: int) -> tuple[int, Future[Batch | None]] | None:
-        """The next position; its images are made while those before it are computed."""
+    def _take(self, limit: int, signals: StopSignals | None) -> tuple[int, Future[Batch | None]] | None:
+        """The next position; its images are made while those before it are computed. None: there is none below `limit`,
+        or a signal asks to stop."""
+        if signals is not None and signals.ask:
+            return None
         self._gang.watch.to(EXCHANGE)
         position = self._rig.take(limit)
         if position is None:
