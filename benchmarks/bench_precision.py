@@ -8,6 +8,7 @@ bench_precision.py cifar10-proof data.path=FOLDER    where there is a GPU
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from pairs import finish, interval, machine, training, verdict
 
@@ -23,12 +24,13 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--precisions", default="bf16,O2,O1")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--keep", type=Path, help="a file of the trainings so far: stopped, it goes on from there")
     options = parser.parse_args()
     what = [options.recipe, *options.overrides]
     print(machine(), " ".join(what), flush=True)
 
     def end(seed: int, *words: str) -> dict:
-        return training(*what, *words, f"seed={seed}", "-n", "1")
+        return training(*what, *words, f"seed={seed}", "-n", "1", keep=options.keep)
 
     whole = [100 * end(seed)["top1"] for seed in range(options.seeds)]
     print(f"fp32: top-1 by seed {', '.join(f'{one:.2f}' for one in whole)}", flush=True)
