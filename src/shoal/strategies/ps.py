@@ -39,7 +39,7 @@ class Ps(Strategy, frozen=True, kw_only=True):
     compress: Literal["none", "fp16", "2bit"] = "none"
     """Of what is pushed, for slow networks: a half or a sixteenth of the bytes. It trains another model. 2bit: each
     number becomes threshold, -threshold or 0, and what is left out is added to the next push (not to checkpoints); as
-    MXNet defines it. It loses accuracy where training is short: see ddp's."""
+    MXNet defines it. What it loses was measured with ddp alone (see there)."""
     threshold: Annotated[float, Meta(gt=0)] = 0.5
     """Of compress: 2bit, in the gradient of the sum over a batch's images, as MXNet counts it."""
 
