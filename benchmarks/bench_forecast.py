@@ -1,8 +1,9 @@
 """Forecast against reality: two hosts in namespaces of this machine, their links throttled; images/s foretold and
 measured, strategy by link by model. Root, sshd and iproute2 are needed.
 
-Links are probed first, and the machine is probed before and after the trainings over each link: the mean of both is
-what the forecast starts from, so that a slow drift of the machine cancels.
+Several rounds for each link, for a machine changes from one to the next: link and machine are probed, each strategy
+trains, the machine is probed again, and the mean of both is what the forecast starts from. A setting's error is the
+median of its rounds'.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from pairs import code, finish, machine, recall, remember, verdict
@@ -49,6 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--links", default=",".join(LINKS))
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each training, at least an epoch")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds at most, for others to be quiet, each time")
     parser.add_argument("--keep", type=Path, help="a file of what was measured in quiet so far")
@@ -59,50 +63,76 @@ def main() -> None:
     if reason:
         print(f"not measured: {reason}")
         return
-    rows: list[tuple[float, bool]] = []
+    settings: list[list[Row]] = []
     with cluster(2) as hosts, tempfile.TemporaryDirectory() as folder:
         for model in options.models.split(","):
-            before: Calibration | None = None
             for link in options.links.split(","):
-                about = {"model": model, "link": link, "seconds": options.seconds, "code": code()}
-                if options.keep and (kept := recall(options.keep, about)) is not None:
-                    (text, found), before = kept, None
-                else:
-                    (text, found), quiet, before = _setting(
-                        hosts, Path(folder), model, link, options.seconds, options.wait, before
-                    )
-                    if options.keep and quiet:
-                        remember(options.keep, about, (text, found))
-                print(text, flush=True)
-                rows += found
-    errors = [abs(error) for error, _ in rows]
-    held = sum(inside for _, inside in rows)
-    print(f"{len(rows)} settings; {held} of them inside their 80 % interval; load {os.getloadavg()[0]:.1f} at the end")
+                rounds: list[list[Row]] = []
+                for number in range(options.rounds):
+                    about = {"model": model, "link": link, "number": number, "seconds": options.seconds, "code": code()}
+                    kept = recall(options.keep, about) if options.keep else None
+                    if kept is None:
+                        kept, quiet = _round(hosts, Path(folder), model, link, options.seconds, options.wait)
+                        if options.keep and quiet:
+                            remember(options.keep, about, kept)
+                    rounds.append([Row._make(row) for row in kept])
+                settings += [list(rows) for rows in zip(*rounds, strict=True)]
+                print(f"{model} over {link}", flush=True)
+                for rows in settings[-len(STRATEGIES) :]:
+                    print(_told(rows), flush=True)
+    errors = [abs(_error(rows)) for rows in settings]
+    held = sum(_is_inside(rows) for rows in settings)
+    load = os.getloadavg()[0]
+    print(f"{len(settings)} settings of {options.rounds} rounds; {held} inside their 80 % interval; load {load:.1f}")
     verdict("median error", statistics.median(errors), "<= 0.15", statistics.median(errors) <= 0.15)
     verdict("worst error", max(errors), "<= 0.30", max(errors) <= 0.30)
     finish()
 
 
-def _setting(
-    hosts: Hosts, folder: Path, model: str, link: str, seconds: float, wait_s: float, last: Calibration | None
-) -> tuple[tuple[str, list[tuple[float, bool]]], bool, Calibration]:
-    """One link, one model, all strategies; whether it was quiet; the probe after them. last: that of the link before.
+class Row(NamedTuple):
+    """A strategy in one round: images/s."""
+
+    strategy: str
+    measured: float
+    foretold: float
+    low: float
+    high: float
+
+
+def _error(rows: Sequence[Row]) -> float:
+    return statistics.median(row.foretold / row.measured for row in rows) - 1
+
+
+def _is_inside(rows: Sequence[Row]) -> bool:
+    """Whether the interval of most rounds held."""
+    return statistics.median(row.low <= row.measured <= row.high for row in rows) > 0.5
+
+
+def _told(rows: Sequence[Row]) -> str:
+    each = ", ".join(f"{row.foretold:.0f} ({row.low:.0f} to {row.high:.0f}) / {row.measured:.0f}" for row in rows)
+    outside = "" if _is_inside(rows) else " OUTSIDE"
+    return f"  {rows[0].strategy:14} {_error(rows):+.1%}{outside}; foretold / measured images/s: {each}"
+
+
+def _round(hosts: Hosts, folder: Path, model: str, link: str, seconds: float, wait_s: float) -> tuple[list[Row], bool]:
+    """One link, one model, all strategies; whether it was quiet.
 
     With a time to wait, measured again when the probes before and after disagree by far, or the host was busy.
     """
     images = _shard_images(model)
-    for attempt in range(3):
+    for _ in range(4):
         _wait_for_quiet(wait_s)
         began = _spent()
-        before = last if last is not None and not wait_s else _probe(model)
-        measured = _over(hosts, folder / f"{attempt}", model, link, before, seconds)
+        before = _probe(model)
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            found, speeds = _over(hosts, Path(place), model, link, before, seconds)
         after = _probe(model)
         drift, stolen = abs(before.shard(images) / after.shard(images) - 1), _stolen(began)
         print(f"  (speed changed by {drift:.0%} meanwhile; the host took {stolen:.0%} of what was wanted)", flush=True)
         quiet = drift <= DRIFT and stolen <= STOLEN
         if quiet or not wait_s:
             break
-    return _compare(model, link, measured, _mean(before, after, images)), quiet, after
+    return _compare(model, found, speeds, _mean(before, after, images)), quiet
 
 
 def _wait_for_quiet(wait_s: float) -> None:
@@ -168,8 +198,8 @@ def _mean(a: Calibration, b: Calibration, images: int) -> Calibration:
     """Of two measurements; half their difference is part of the spread."""
     mean = {
         field: (getattr(a, field) + getattr(b, field)) / 2
-        for field in ("shard_s", "image_s", "update_s", "jitter", "hop_s", "sum_byte_s", "call_s", "serve_byte_s",
-                      "share_byte_s")
+        for field in ("shard_s", "image_s", "update_s", "jitter", "uneven", "forward", "bucket_s", "hop_s",
+                      "sum_byte_s", "core_hop_s", "core_byte_s", "call_s", "serve_byte_s", "share_byte_s")
     }  # fmt: skip
     drift = abs(a.shard(images) - b.shard(images)) / (a.shard(images) + b.shard(images))
     return msgspec.structs.replace(a, **mean, spread=max(a.spread, b.spread, drift))
@@ -197,31 +227,25 @@ def _forecast(model: str, strategy: str, calibration: Calibration, link: Link):
     name, *overrides = _words(model, strategy)
     recipe = load(name, overrides).recipe
     network = Network(byte_s=link.byte_s, latency_s=link.latency_s)
-    return forecast(recipe, Way.of_recipe(recipe.strategy, "ring"), 2, calibration, network)
+    return forecast(recipe, Way.of(recipe.strategy), 2, calibration, network)
 
 
-def _compare(
-    model: str, link: str, measured: tuple[Link, dict[str, float]], calibration: Calibration
-) -> tuple[str, list[tuple[float, bool]]]:
-    """A line for each strategy, below one of the setting; the errors, and whether the interval held."""
-    found, speeds = measured
+def _compare(model: str, found: Link, speeds: dict[str, float], calibration: Calibration) -> list[Row]:
+    """Prints what a round's forecast starts from, and its parts."""
     images = _shard_images(model)
-    text = (
-        f"{model} over {link}: {8e-6 / found.byte_s:.0f} Mbit/s and {found.latency_s * 1e6:.0f} us probed; "
+    print(
+        f"  {8e-6 / found.byte_s:.0f} Mbit/s and {found.latency_s * 1e6:.0f} us probed; "
         f"{calibration.gradient_bytes / 1e6:.2f} MB; a shard of {images} in {calibration.shard(images) * 1e3:.1f} ms, "
-        f"jitter {calibration.jitter:.2f}, spread {calibration.spread:.2f}"
+        f"jitter {calibration.jitter:.2f}, uneven {calibration.uneven:.2f}, spread {calibration.spread:.2f}, "
+        f"buckets {calibration.bucket_s * 1e3:.1f} ms"
     )
     rows = []
     for strategy, speed in speeds.items():
         size = _forecast(model, strategy, calibration, found)
-        error, inside = size.images_per_s / speed - 1, size.low <= speed <= size.high
         parts = ", ".join(f"{name} {value * 1e3:.1f}" for name, value in size.step.parts.items() if value > 1e-5)
-        text += (
-            f"\n  {strategy:14} foretold {size.images_per_s:7.1f} ({size.low:.0f} to {size.high:.0f}), "
-            f"measured {speed:7.1f} images/s: {error:+.1%}{'' if inside else ' OUTSIDE'}   [ms: {parts}]"
-        )
-        rows.append((error, inside))
-    return text, rows
+        print(f"    {strategy:14} {size.images_per_s:.0f} / {speed:.0f}   [ms: {parts}]", flush=True)
+        rows.append(Row(strategy, speed, size.images_per_s, size.low, size.high))
+    return rows
 
 
 if __name__ == "__main__":

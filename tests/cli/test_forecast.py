@@ -82,11 +82,42 @@ def test_a_study_with_another_link(study: Path) -> None:
     assert slow[1]["images_per_s"] < fast[1]["images_per_s"] / 4
 
 
+def test_a_study_s_own_words_are_found(study: Path) -> None:
+    """However a strategy is put: with what is so by default, with threads, or not at all."""
+    words = ("-n", "8", "shards=auto", "--from", str(study), "--strategies")
+    ways = {
+        "ddp:deterministic=true": "ddp:deterministic=true",
+        "ps:mode=sync,threads=1": "ps",
+        "local_sgd": "local_sgd:every=8",
+    }
+    told = json.loads(runs(*SPEEDS))
+    for held, asked in ways.items():
+        told["runs"] = [{**run, "strategy": held} for run in told["runs"]]
+        (study / "study.json").write_text(json.dumps(told))
+        assert json.loads(run(*words, asked, "--json").stdout)["sizes"][0]["images_per_s"] > 3500
+
+
+def test_one_worker_s_speed_is_the_strategy_s_own(study: Path) -> None:
+    told = json.loads(runs(*SPEEDS))
+    told["runs"] += [{**run, "strategy": "ps", "images_per_s": 500.0} for run in told["runs"] if run["workers"] == 1]
+    (study / "study.json").write_text(json.dumps(told))
+    words = ("-n", "1", "--from", str(study), "--link", "1Gbps", "--json", "--strategies")
+    assert json.loads(run(*words, "ddp").stdout)["sizes"][0]["images_per_s"] == pytest.approx(1010)
+
+
+def test_a_study_of_other_work_is_told(study: Path) -> None:
+    (study / "study.json").write_text(runs(*SPEEDS, overrides=["data.limit=10000"]))
+    assert "was changed by data.limit=10000, this one by shards=auto" in run(
+        "-n", "8", "shards=auto", "--from", str(study)
+    ).stdout.replace("\n", " ")
+
+
 def test_studies_that_do_not_help(study: Path, tmp_path: Path) -> None:
     words, path = ("-n", "4", "--from", str(study)), study / "study.json"
     assert "no study.json there" in refused("-n", "2", "--from", str(tmp_path / "nowhere"))
     assert "--latency without --link" in refused(*words, "--latency", "1us")
     assert "no finished run with ps (strategies there: ddp)" in refused(*words, "strategy=ps")
+    assert "no finished run with ddp:bucket_mb=5 (" in refused(*words, "--strategies", "ddp:bucket_mb=5")
     for text, more, told in (
         (runs((2, 1900.0), (2, 1950.0)), (), "a law needs two sizes or more, or say --link"),
         (runs((2, 1900.0)), ("--link", "1Gbps"), "a run of one worker is needed"),
@@ -111,6 +142,16 @@ def test_studies_that_do_not_help(study: Path, tmp_path: Path) -> None:
         (["-n", "2", "--link", "1Gbps", "-s", "2"], "strategy ddp has no servers"),
         (["-n", "8", "--link", "1Gbps"], "8 workers for 4 shards"),
         (["-n", "2", "--link", "1Gbps", "strategy=dp"], "strategy dp has one worker, not 2"),
+        (["-n", "2", "--link", ""], "--link : no rate"),
+        (["-n", "2", "--link", "1Gbps", "--rate", ""], "--rate : no speed"),
+        (["-n", "2", "--link", "1Gbps", "--latency", ""], "--latency : no time"),
+        (["-n", "2", "--link", "1Gbps", "--latency", f"{'9' * 400}s"], "too long"),
+        (["-n", "2", "--link", "1Gbps", "--slow", "nan"], "--slow nan"),
+        (["-n", "2", "--link", "1Gbps", "--slow", "inf"], "--slow inf"),
+        (
+            ["-n", "1000", "shards=auto", "batch=1000", "--link", "1Gbps", "--per-host", "1000"],
+            "1000 workers cannot be probed on",
+        ),
     ],
 )
 def test_refused_in_one_line(words: list[str], told: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.forecast.allreduce import all_reduce_s, buckets, exposed_s
+from shoal.forecast.allreduce import all_reduce_s, buckets, exposed_s, gather_s
 from shoal.forecast.calibration import Calibration, Network
 
 
@@ -28,13 +28,20 @@ def test_workers_of_one_host_do_not_use_the_link() -> None:
     here = calibration(hop_s=1e-6, sum_byte_s=2e-10)
     packed = Network(byte_s=1e-9, latency_s=1e-5, per_host=8)
     assert all_reduce_s(1e6, 8, here, packed) == pytest.approx(14e-6 + 1.75 * 2e-4)
-    assert all_reduce_s(1e6, 16, here, packed) == pytest.approx(30e-6 + 30e-5 + 1.875e-3)
-    assert all_reduce_s(1e6, 16, here, packed, "tree") == pytest.approx(8e-6 + 2e-5 + 1.875e-3)
+    assert all_reduce_s(1e6, 16, here, packed) == pytest.approx(30e-6 + 2 * 30e-5 + 1.875e-3)
+    assert all_reduce_s(1e6, 16, here, packed, "tree") == pytest.approx(8e-6 + 2 * 2e-5 + 1.875e-3)
 
 
 def test_software_binds_where_it_is_slower_than_the_link() -> None:
     slow = calibration(sum_byte_s=5e-9)
-    assert all_reduce_s(1e6, 2, slow, LINK) == pytest.approx(2e-5 + 5e-3)
+    assert all_reduce_s(1e6, 2, slow, LINK) == pytest.approx(4e-5 + 5e-3)
+
+
+def test_gloo_sends_when_the_other_end_is_ready() -> None:
+    """A word that says so, and then the bytes: two flights for each message."""
+    assert all_reduce_s(8, 2, calibration(), LINK) == pytest.approx(2 * 2 * 1e-5, rel=1e-3)
+    assert all_reduce_s(8, 2, FREE, LINK) == pytest.approx(2 * 1e-5, rel=1e-3)
+    assert gather_s(8, 4, calibration(), LINK, pieces=2) == pytest.approx(3 * 2 * 2e-5, rel=1e-3)
 
 
 def test_buckets_begin_small_and_lose_nothing() -> None:
@@ -56,7 +63,7 @@ def test_only_what_comes_late_is_exposed() -> None:
 
 
 def test_a_processor_that_moves_bytes_does_not_compute() -> None:
-    busy = calibration(sum_byte_s=5e-10)
+    busy = calibration(core_byte_s=4e-10, core_hop_s=5e-5)
     early, late = (1_000_000, 0.5), (1_000_000, 1.0)
     assert exposed_s([early], 0.1, 2, busy, LINK) == pytest.approx(5e-4)
     one = all_reduce_s(1e6, 2, busy, LINK)

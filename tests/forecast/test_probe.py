@@ -23,7 +23,10 @@ def test_what_a_probe_finds(lag: Lag) -> None:
     assert found.parameters == 33_338 and found.gradient_bytes == 4 * 33_338
     assert (found.images_per_epoch, found.val_images) == (1438, 359)
     assert sum(size for size, _ in found.gradients) == found.gradient_bytes
-    assert all(0 <= when <= 1 for _, when in found.gradients)
+    whens = [when for _, when in found.gradients]
+    assert 0 < found.forward < whens[0] and whens == sorted(whens) and 0.9 < whens[-1] <= 1
+    assert found.uneven >= 0 and 0 <= found.bucket_s < found.shard(128)
+    assert found.core_hop_s > 0 and found.core_byte_s > 0
     assert 0 < found.shard(8) < found.shard(128) < lag.allows(1.0)
     for name in ("update_s", "load_image_s", "eval_image_s", "save_s", "hop_s", "sum_byte_s", "call_s", "serve_byte_s"):
         assert 0 < getattr(found, name) < lag.allows(1.0), name

@@ -7,7 +7,9 @@ import pytest
 from shoal.forecast.calibration import Calibration, Network
 from shoal.forecast.law import Law, fit
 from shoal.forecast.published import Row, names, table
-from shoal.forecast.ways import Cut, Way
+from shoal.forecast.step import Cut
+from shoal.forecast.ways import Way
+from shoal.strategies.ddp import Ddp
 
 
 def fitted(name: str, job: str, up_to: int) -> tuple[Law, dict[int, float]]:
@@ -79,7 +81,7 @@ def test_one_ceiling_of_input_explains_paddleclas_hosts(job: str, binds: str) ->
         source="", images_per_epoch=1, parameters=1, gradient_bytes=4, image_s=rows.row(job).days[1],
         load_image_s=ceiling,
     )  # fmt: skip
-    step = Way("ddp").step(Cut.of(8, 8, 8), known, Network(byte_s=0.0, per_host=8))
+    step = Way(Ddp()).step(Cut.of(8, 8, 8), known, Network(byte_s=0.0, per_host=8))
     assert step.total / 8 == pytest.approx(rows.row(job).days[8], rel=0.15)
     assert (step.input > 0) == (binds == "input")
 

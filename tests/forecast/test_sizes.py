@@ -12,7 +12,7 @@ from shoal.forecast.calibration import Calibration, Network
 from shoal.forecast.question import Question
 from shoal.forecast.sizes import Size, forecast
 from shoal.forecast.told import binds, text
-from shoal.forecast.ways import Way
+from shoal.forecast.ways import Way, partial_sums
 from shoal.recipe.load import load
 
 GIGABIT = Network(byte_s=8e-9, latency_s=5e-5)
@@ -31,12 +31,8 @@ def calibration(**known: Any) -> Calibration:
 def reckon(
     workers: int, way: str = "ddp", network: Network = GIGABIT, *, weak: bool = False, shards: str = "4", **known: Any
 ) -> Size:
-    chosen = Way.reckoned(way, "ring")
-    overrides = [] if chosen else [f"strategy={way}"]
-    recipe = load("cifar10-resnet8", [*overrides, f"shards={shards}"]).recipe
-    return forecast(
-        recipe, chosen or Way.of_recipe(recipe.strategy, "ring"), workers, calibration(**known), network, weak=weak
-    )
+    recipe = load("cifar10-resnet8", [f"strategy={way}", f"shards={shards}"]).recipe
+    return forecast(recipe, Way.of(recipe.strategy), workers, calibration(**known), network, weak=weak)
 
 
 def test_one_worker_by_hand() -> None:
@@ -120,13 +116,59 @@ def test_a_pipeline_by_hand() -> None:
     layers = [(0.3, 9e9), (0.3, 65_536.0), (0.2, 9e9), (0.2, 0.0)]
     step = reckon(4, "pipeline:stages=2", layers=layers, jitter=0.0).step
     work = 0.6 * 33e-3
-    moves = 5e-5 + 5e-5 + 65_536 * 32 * 8e-9
-    summed = 2 * (5e-5 + 5e-5) + 156_000 * 8e-9  # half the gradients over two pipelines
+    moves = 5e-5 + 2 * 5e-5 + 65_536 * 32 * 8e-9
+    summed = 2 * (5e-5 + 2 * 5e-5) + 156_000 * 8e-9  # half the gradients over two pipelines
     assert step.compute == pytest.approx(2 * work + 1e-3)
     assert step.exchange == pytest.approx(33e-3 - work + 3 * max(0, 2 * moves - work) + summed)
     assert step.waiting == 0
     three = calibration(layers=layers).stages(3)
     assert three == (pytest.approx(0.4), 9e9) and calibration(layers=layers).stages(5) == (0.2, 0.0)
+
+
+def test_pipelines_on_hosts_of_several_workers() -> None:
+    """8 workers on 2 hosts are 2 pipelines of 4 stages, each on a host of its own: activations stay there, and all four
+    columns are summed over one port."""
+    packed = Network(byte_s=8e-9, latency_s=5e-5, per_host=4)
+    layers = [(0.25, 65_536.0)] * 4
+    step = reckon(8, "pipeline:stages=4", packed, layers=layers, jitter=0.0, weak=True).step
+    slots, work = 4 + 4 - 1, 33e-3 / 4
+    moves = 5e-5 + 65_536 * 32 * 1e-9
+    summed = 2 * (5e-5 + 2 * 5e-5) + 4 * 78_000 * 8e-9
+    assert step.compute == pytest.approx(4 * work + 5e-4)
+    assert step.exchange == pytest.approx(33e-3 - work + slots * max(0, 2 * moves - work) + summed)
+
+
+def test_ddp_by_hand() -> None:
+    """The sum of buffers leaves when the forward pass is done, the gradients after it, in one bucket."""
+    gradients = [(312_000, 0.9)]
+    step = reckon(2, gradients=gradients, forward=0.5, bucket_s=1e-3, jitter=0.0, uneven=0.1, shards="2").step
+    shard = 1e-3 + 64e-3
+    side, bucket = (2 * (5e-5 + 2 * 5e-5) + nbytes * 8e-9 for nbytes in (4_000, 312_000))
+    assert 0.5 * shard + side < 0.9 * shard
+    assert step.compute == pytest.approx(shard + 2e-3)
+    assert step.exchange == pytest.approx(1e-3 + max(0.0, 0.9 * shard + bucket - shard))
+    assert step.waiting == pytest.approx(0.1 * step.compute)
+    half = reckon(2, "ddp:compress=bf16", gradients=[(312_000, 1.0)], jitter=0.0, shards="2").step.exchange
+    assert half == pytest.approx(2 * (5e-5 + 2 * 5e-5) + 156_000 * 8e-9)
+    owned = reckon(2, "ddp:shard_optimizer=true", gradients=[(312_000, 1.0)], jitter=0.0, shards="2").step.exchange
+    assert owned == pytest.approx(1.5 * (2 * (5e-5 + 2 * 5e-5) + 312_000 * 8e-9))
+
+
+def test_a_deterministic_step_gathers_every_partial_sum() -> None:
+    """A head, then gradients and buffers; three workers of eight shards have two partial sums each."""
+    assert [partial_sums(8, n) for n in (1, 2, 3, 4, 8)] == [1, 1, 2, 1, 1]
+    step = reckon(3, "ddp:deterministic=true", shards="8", jitter=0.0).step
+    head = 4 * (5e-5 + 2 * 5e-5) + 4 / 3 * 32 * 8e-9
+    assert step.exchange == pytest.approx(head + 2 * (2 * 15e-5 + 2 * (312_000 + 4_000) * 8e-9))
+
+
+def test_shards_of_a_step_even_out() -> None:
+    few, many = (reckon(2, shards=shards, jitter=0.2).step for shards in ("2", "32"))
+    assert many.waiting / many.compute == pytest.approx(few.waiting / few.compute / 4)
+
+
+def test_servers_do_the_update() -> None:
+    assert reckon(2, "ps").step.compute == pytest.approx(reckon(2).step.compute - 2e-3)
 
 
 def test_what_training_would_refuse_of_a_pipeline() -> None:
@@ -142,12 +184,13 @@ def test_what_training_would_refuse_of_a_pipeline() -> None:
 
 def test_fsdp_by_hand() -> None:
     """A pass gathers twice and adds once, in 3 blocks, each over 3 messages of a quarter of it."""
-    moved = 3 * (3 * 3 * (5e-5 + 5e-5) + 3 / 4 * 312_000 * 8e-9)
-    side = 6 * (5e-5 + 5e-5) + 2 * 3 / 4 * 4_000 * 8e-9
+    moved = 3 * (3 * 3 * (5e-5 + 2 * 5e-5) + 3 / 4 * 312_000 * 8e-9)
+    side = 6 * (5e-5 + 2 * 5e-5) + 2 * 3 / 4 * 4_000 * 8e-9
     for shards, passes in (("4", 1), ("8", 2), ("9", 3)):  # 9: one worker has three, and the others wait for it
         size = reckon(4, "fsdp", shards=shards, blocks=3)
         assert size.step.exchange == pytest.approx(passes * moved + side)
         assert size.step.compute == pytest.approx(passes * (1e-3 + 128 / int(shards) * 1e-3) + 2e-3)
+    moved, side = moved - 3 * 9 * 5e-5, side - 6 * 5e-5  # nccl sends at once
     hidden = reckon(4, "fsdp", blocks=3, device="cuda").step.exchange
     assert hidden == pytest.approx(moved / 9 + side)  # only the first block's gathering
     slow = reckon(4, "fsdp", Network(byte_s=1e-6, latency_s=5e-5), blocks=3, device="cuda").step.exchange
@@ -165,8 +208,11 @@ def test_without_the_number_of_images_there_are_no_hours() -> None:
 @pytest.mark.parametrize(
     ("strategies", "told"),
     [
-        ("local_sgd:evry=3", "no option 'evry'; did you mean 'every'?"),
-        ("local_sgd:every=0", "every must be a whole number from 1 on"),
+        ("local_sgd:evry=3", "strategy.evry"),
+        ("local_sgd:every=0", "strategy.every"),
+        ("ddp:compress=powersgd", "no cost model for it; known: ddp:compress=fp16 and bf16"),
+        ("ps:compress=2bit", "no cost model"),
+        ("ddp,ddp:deterministic=false", "ddp is there twice"),
         ("pipeline:stages=0", "strategy.stages"),
         ("pipeline:micro=8", "strategy.micro"),
         ("ddp,,ps", "a name is missing"),
@@ -181,8 +227,18 @@ def test_strategies_that_cannot_be(strategies: str, told: str) -> None:
 
 
 def test_strategies_with_options_are_split_where_names_begin() -> None:
-    ways = [way.text for _, way in asked("ps:mode=async,on_dead=stop,ddp,pipeline:stages=2,microbatches=4").recipes]
-    assert ways == ["ps:mode=async", "ddp", "pipeline:stages=2,microbatches=4"]
+    words = "ps:mode=async,on_dead=stop,ddp,pipeline:stages=2,microbatches=4,ddp:bucket_mb=5,threads=1"
+    ways = [way.text for _, way in asked(words).recipes]
+    assert ways == ["ps:mode=async", "ddp", "pipeline:stages=2,microbatches=4", "ddp:bucket_mb=5"]
+
+
+def test_what_a_training_would_refuse() -> None:
+    with pytest.raises(UsageError, match="400 steps between meetings are more than the 391 of an epoch"):
+        reckon(2, "local_sgd:every=400")
+    recipe = load("cifar10-resnet8", ["norm=sync"]).recipe
+    with pytest.raises(UsageError, match="norm=sync"):
+        forecast(recipe, Way.of(recipe.strategy), 2, calibration(), GIGABIT)
+    assert forecast(recipe, Way.of(recipe.strategy), 1, calibration(), GIGABIT).workers == 1
 
 
 def asked(strategies: str) -> Question:

@@ -22,7 +22,12 @@ def test_largest_of_so_many_normal_numbers() -> None:
 def test_waiting_grows_with_workers_and_falls_with_steps_between_meetings() -> None:
     assert waiting_s(1.0, 0.1, 1) == 0
     assert waiting_s(1.0, 0.1, 32) == pytest.approx(0.2070, abs=1e-4)
-    assert waiting_s(1.0, 0.1, 32, steps=16) == pytest.approx(0.2070 / 4, abs=1e-4)
+    assert waiting_s(1.0, 0.1, 32, times=16) == pytest.approx(0.2070 / 4, abs=1e-4)
+
+
+def test_a_core_that_is_always_slower_does_not_even_out() -> None:
+    assert waiting_s(2.0, 0.0, 2, times=100, uneven=0.03) == pytest.approx(0.06)
+    assert waiting_s(2.0, 0.1, 1, uneven=0.03) == 0
 
 
 def test_one_slow_worker_holds_up_all() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import click
@@ -54,15 +55,17 @@ def command(
     from shoal.forecast import units
 
     sizes = units.counts(workers)
-    speed = units.images_per_s(rate) if rate else None
+    speed = units.images_per_s(rate) if rate is not None else None
+    if not math.isfinite(slow):
+        raise UsageError(f"--slow {slow}: expected how many times slower one worker is, as in 3")
     if speed is not None and study is not None:
         raise UsageError("--rate and --from both say what a worker computes; leave one out")
     if link is None and study is None:
         raise UsageError("--link: how fast is a host's port? As in --link 25Gbps (or calibrate by a study with --from)")
     if link is None and latency is not None:
         raise UsageError("--latency without --link: the study's own network has its latency in it already")
-    byte_s = 1 / units.bytes_per_s(link) if link else None
-    latency_s = units.seconds(latency) if latency else 50e-6
+    byte_s = 1 / units.bytes_per_s(link) if link is not None else None
+    latency_s = units.seconds(latency) if latency is not None else 50e-6
     from shoal.forecast.question import Question
 
     question = Question.of(

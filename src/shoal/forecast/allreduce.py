@@ -1,4 +1,4 @@
-"""All-reduce in closed form, and how much of it the backward pass hides.
+"""All-reduce in closed form, and of the sums of a backward pass.
 
 Thakur, Rabenseifner, Gropp 2005: with n workers, a seconds a message and b seconds a byte, S bytes take at least
 2(n-1)/n S b whatever the algorithm; a ring adds 2(n-1) a, trees 2 log2(n) a.
@@ -10,7 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from shoal.forecast import overlap
 from shoal.forecast.calibration import Calibration, Network
+from shoal.forecast.overlap import Sent
 
 Algorithm = Literal["ring", "tree"]
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
@@ -22,6 +24,12 @@ def hops(workers: int, algorithm: Algorithm) -> int:
     return 2 * (workers - 1) if algorithm == "ring" else 2 * math.ceil(math.log2(workers))
 
 
+def flights(calibration: Calibration) -> int:
+    """Times that a message is on its way, one after the other: gloo sends when the other end has said that it is ready,
+    nccl and one that nobody measured at once."""
+    return 2 if calibration.device == "cpu" else 1
+
+
 def all_reduce_s(
     nbytes: float, workers: int, calibration: Calibration, network: Network, algorithm: Algorithm = "ring"
 ) -> float:
@@ -31,7 +39,9 @@ def all_reduce_s(
         return 0.0
     hosts = network.hosts(workers)
     far = hops(workers if algorithm == "ring" else hosts, algorithm)
-    latency = hops(workers, algorithm) * calibration.hop_s + (far * network.latency_s if hosts > 1 else 0.0)
+    latency = hops(workers, algorithm) * calibration.hop_s
+    if hosts > 1:
+        latency += far * flights(calibration) * network.latency_s
     byte_s = max(network.byte_s if hosts > 1 else 0.0, calibration.sum_byte_s)
     return latency + 2 * (workers - 1) / workers * nbytes * byte_s
 
@@ -42,13 +52,22 @@ def scattered_s(nbytes: float, blocks: int, workers: int, calibration: Calibrati
     return 1.5 * blocks * all_reduce_s(nbytes / blocks, workers, calibration, network)
 
 
-def gather_s(nbytes: float, workers: int, calibration: Calibration, network: Network) -> float:
-    """Seconds until every worker has `nbytes` of each other one (deterministic training)."""
+def core_s(nbytes: float, workers: int, calibration: Calibration) -> float:
+    """Seconds in which a worker's core is busy with an all-reduce, whatever else it is to do."""
+    if workers == 1 or not nbytes:
+        return 0.0
+    moved = 2 * (workers - 1) / workers * nbytes
+    return hops(workers, "ring") * calibration.core_hop_s + moved * calibration.core_byte_s
+
+
+def gather_s(nbytes: float, workers: int, calibration: Calibration, network: Network, pieces: int = 1) -> float:
+    """Seconds until every worker has `nbytes` of each other one, in so many pieces."""
     if workers == 1:
         return 0.0
     far = network.hosts(workers) > 1
     byte_s = max(network.byte_s if far else 0.0, calibration.sum_byte_s)
-    return (workers - 1) * (calibration.hop_s + (network.latency_s if far else 0.0) + nbytes * byte_s)
+    message = calibration.hop_s + (flights(calibration) * network.latency_s if far else 0.0)
+    return (workers - 1) * (pieces * message + nbytes * byte_s)
 
 
 def buckets(gradients: Sequence[tuple[int, float]], mebibytes: float | None = None) -> list[tuple[int, float]]:
@@ -67,28 +86,21 @@ def buckets(gradients: Sequence[tuple[int, float]], mebibytes: float | None = No
 
 
 def exposed_s(
-    sent: Sequence[tuple[int, float]], shard_s: float, workers: int, calibration: Calibration, network: Network,
+    gradients: Sequence[tuple[float, float]], shard_s: float, workers: int, calibration: Calibration, network: Network,
     algorithm: Algorithm = "ring",
 ) -> float:  # fmt: skip
-    """Seconds that the exchange of the last shard's gradients adds to its passes, until the last bucket is summed.
+    """Seconds that the sums of the last shard add to its passes, until the last one is there.
 
-    sent: (bytes, when known as a share of shard_s), one after another over the same port.
+    gradients: (bytes, when known as a share of shard_s), one after another. On CPUs the core that moves bytes does not
+    compute meanwhile.
     """
-    each = [all_reduce_s(nbytes, workers, calibration, network, algorithm) for nbytes, _ in sent]
-
-    def through(ends: float) -> tuple[float, float]:
-        """When the last bucket is summed, and bytes that were before the passes' end, if that is when they end."""
-        free = hidden = 0.0
-        for (nbytes, ready), lasts in zip(sent, each, strict=True):
-            begins = max(free, ready * ends)
-            free = begins + lasts
-            hidden += nbytes * min(1.0, max(0.0, ends - begins) / lasts) if lasts else 0.0
-        return free, hidden
-
-    ends = shard_s
-    if calibration.device == "cpu":
-        # Cores that move bytes do not compute meanwhile: the passes last longer.
-        _, hidden = through(shard_s)
-        ends += 2 * (workers - 1) / workers * hidden * calibration.sum_byte_s
-    free, _ = through(ends)
-    return max(free, ends) - shard_s
+    shared = calibration.device == "cpu"
+    sent = [
+        Sent(
+            ready,
+            all_reduce_s(nbytes, workers, calibration, network, algorithm),
+            core_s(nbytes, workers, calibration) if shared else 0.0,
+        )
+        for nbytes, ready in gradients
+    ]
+    return overlap.exposed_s(sent, shard_s)

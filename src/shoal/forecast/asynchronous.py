@@ -73,7 +73,7 @@ def play(
     cycles = max(6, min(_CYCLES, _MOST_USES // (6 * network.servers * workers)))
     draw = random.Random(seed)
     stage = _Stage(workers, calibration, network)
-    compute = calibration.shard(shard_images) + calibration.update_s
+    compute = calibration.shard(shard_images)  # the update is the server's
     sigma = math.sqrt(math.log1p(calibration.jitter**2))  # a lognormal time of mean 1
 
     def mean(worker: int) -> float:

@@ -25,6 +25,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     gradients: list[tuple[int, float]] = []
     """(bytes, when known) of each parameter's gradient as the backward pass makes them; when: share of the shard's
     time. Empty: all at the end."""
+    forward: float = 1 / 3
+    """Share of the shard's time after which its forward pass is done, and its buffers are known."""
     blocks: int = 1
     """Pieces of the model that fsdp gathers one after another."""
     layers: list[tuple[float, float]] = []
@@ -46,6 +48,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint."""
     jitter: float = 0.0
     """Standard deviation of a step's time over its mean, from one step to the next."""
+    uneven: float = 0.0
+    """Of those who computed together, how much longer than their mean the slowest took, again and again."""
     spread: float = 0.0
     """Of the speed, from one block of the measurement to another, over its mean."""
 
@@ -53,6 +57,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """One message of an all-reduce, beside the link's latency."""
     sum_byte_s: float = 0.0
     """Sending, receiving and adding one byte in an all-reduce."""
+    core_hop_s: float = 0.0
+    """Of a message of an all-reduce, the time in which a core of this worker is busy …"""
+    core_byte_s: float = 0.0
+    """… and of each of its bytes."""
+    bucket_s: float = 0.0
+    """What DistributedDataParallel adds to a step's passes itself: hooks, copies, buckets."""
     call_s: float = 0.0
     """One question to a parameter server and its answer, beside the link's latency."""
     serve_byte_s: float = 0.0

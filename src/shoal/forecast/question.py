@@ -13,11 +13,12 @@ import msgspec
 
 from shoal.base.duration import Span
 from shoal.base.errors import UsageError
-from shoal.base.host import cores
+from shoal.base.host import cores, gpus
 from shoal.forecast import probe, study, told
 from shoal.forecast.calibration import Calibration, Network
 from shoal.forecast.sizes import NORMAL_80, Size, cut_for, forecast
-from shoal.forecast.ways import Step, Way
+from shoal.forecast.step import Step
+from shoal.forecast.ways import Way
 from shoal.recipe.load import load
 from shoal.recipe.recipe import Recipe
 
@@ -49,6 +50,7 @@ class Question:
     """Checked wholly before anything is measured."""
 
     name: str
+    overrides: tuple[str, ...]
     recipes: tuple[tuple[Recipe, Way], ...]
     """A recipe for each way, for strategies bring options of their own."""
     workers: tuple[int, ...]
@@ -66,13 +68,15 @@ class Question:
         first = load(reference, overrides)
         recipes: list[tuple[Recipe, Way]] = []
         for text in _split(strategies) if strategies else [""]:
-            reckoned = Way.reckoned(text, algorithm) if text else None
-            recipe = load(reference, [*overrides, f"strategy={text}"]).recipe if text and not reckoned else first.recipe
-            recipes.append((recipe, reckoned or Way.of_recipe(recipe.strategy, algorithm)))
+            recipe = load(reference, [*overrides, f"strategy={text}"]).recipe if text else first.recipe
+            way = Way.of(recipe.strategy, algorithm)
+            if any(way == other for _, other in recipes):
+                raise UsageError(f"--strategies {strategies}: {way.text} is there twice")
+            recipes.append((recipe, way))
         if servers is not None and not any(way.name == "ps" for _, way in recipes):
             raise UsageError(f"--servers {servers}: strategy {recipes[0][1].name} has no servers; add --strategies ps")
         network = Network(byte_s=byte_s or 0.0, latency_s=latency_s, per_host=per_host, servers=servers or 1, slow=slow)
-        question = Question(first.name, tuple(recipes), workers, network, weak, byte_s is not None)
+        question = Question(first.name, tuple(overrides), tuple(recipes), workers, network, weak, byte_s is not None)
         question._shards()
         return question
 
@@ -90,7 +94,13 @@ class Question:
         recipe, shards = self.recipes[0][0], self._shards()
         served = any(way.name == "ps" for _, way in self.recipes)
         load, here = os.getloadavg()[0], cores()
-        found = probe.measure(recipe, shards, together=self.network.per_host, servers=served)
+        together = min(self.network.per_host, max(self.workers))
+        if together > here and not gpus():
+            raise UsageError(
+                f"--per-host {self.network.per_host}: {together} workers cannot be probed on {here} cores; say what "
+                "one of them computes with --rate IMAGES/S"
+            )
+        found = probe.measure(recipe, shards, together=together, servers=served)
         busy = f"Others were at work here before the probe (load {load:.1f} on {here} cores): probe again when quiet."
         return self._answer(found, (busy,) if load > here / 2 else ())
 
@@ -112,13 +122,15 @@ class Question:
         calibration: Calibration | None = None
         notes: list[str] = []
         for recipe, way in self.recipes:
-            found = study.read(folder, self.name, way.text, weak=self.weak)
+            found = study.read(folder, self.name, way.strategy, weak=self.weak)
             rates, rough = found.rates, found.spread
             first, rate = rates[0]
             calibration = Calibration(
                 source=f"{len(found.runs)} runs of a study", images_per_epoch=found.images_per_epoch,
                 parameters=found.parameters, gradient_bytes=4 * found.parameters, image_s=first / rate, spread=rough,
+                device="unknown",
             )  # fmt: skip
+            notes += found.differs(self.overrides)
             if self.is_linked:
                 if first != 1:
                     raise UsageError(
@@ -142,7 +154,10 @@ class Question:
             )
         assert calibration is not None
         notes.append("By a study, hours leave out validation, checkpoints and the start.")
-        return Answer(sizes, calibration, self.network, tuple(notes), told.OF_MODEL if self.is_linked else told.OF_LAW)
+        if self.is_linked:
+            notes.append("By a study, nothing is known of when gradients leave: ddp's do when all are computed.")
+        interval = told.OF_MODEL if self.is_linked else told.OF_LAW
+        return Answer(sizes, calibration, self.network, tuple(dict.fromkeys(notes)), interval)
 
     def _carried(self, recipe: Recipe, way: Way, n: int, carried: Law, rough: float, epoch: int) -> Size:
         """A size as the law has it; what it adds to one worker's time is exchange and waiting in one."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from shoal.base.duration import Duration, Span
 from shoal.base.errors import UsageError
 from shoal.forecast.calibration import Calibration, Network
-from shoal.forecast.ways import Cut, Step, Way
+from shoal.forecast.step import Cut, Step
+from shoal.forecast.ways import Way
 from shoal.recipe.recipe import Recipe
+from shoal.strategies.single import Single
 
 OF_ALL, OF_EXCHANGE, NORMAL_80 = 0.05, 0.30, 1.2816
 """Half-widths of the 80 % interval: of the model as a whole; of exchange and waiting, which it knows less well; and
@@ -63,12 +64,14 @@ def forecast(
     cut = Cut.of(batch, shards, way.replicas(workers), way.stages(workers))
     network = network if way.name == "ps" else _without_servers(network)
     span = Span(calibration.images_per_epoch, batch) if calibration.images_per_epoch else None
+    if way.name == "local_sgd" and span is not None:
+        way.strategy.check_span(span)
     step = way.step(cut, calibration, network, _between(recipe, span) if span is not None else math.inf)
     if span is not None:
         step.pauses = pauses_s(recipe, span, workers, calibration)
     trained = step.total - step.pauses
     speed = batch / trained
-    single = Way("single")
+    single = Way(Single())
     alone_batch, alone_shards = cut_for(recipe, single, 1, weak=weak)
     alone = single.step(Cut.of(alone_batch, alone_shards, 1), calibration, _without_servers(network))
     half = _half_width(step, calibration)
@@ -90,7 +93,12 @@ def forecast(
 def cut_for(recipe: Recipe, way: Way, workers: int, *, weak: bool = False) -> tuple[int, int]:
     """(batch, shards) of the whole job. UsageError for a number of workers that cannot be."""
     way.check(workers)
-    strategy: Any = recipe.strategy
+    strategy = way.strategy
+    if recipe.norm == "sync" and workers > 1:
+        raise UsageError(
+            "norm=sync: every normalising layer is summed over the workers in each pass, and what that costs is not "
+            "known here; norm=shard or frozen"
+        )
     replicas = way.replicas(workers)
     at_once = strategy.at_once(way.stages(workers)) if way.name == "pipeline" else 1
     shards = at_once * recipe.accumulate if recipe.shards == "auto" else recipe.shards

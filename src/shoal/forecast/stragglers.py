@@ -25,11 +25,16 @@ def largest_of(workers: int) -> float:
     return total * width
 
 
-def waiting_s(work_s: float, jitter: float, workers: int, *, steps: int = 1, slow: float = 1.0) -> float:
+def waiting_s(
+    work_s: float, jitter: float, workers: int, *, times: int = 1, uneven: float = 0.0, slow: float = 1.0
+) -> float:
     """Seconds a step that all wait for the slowest, beyond `work_s`, the mean of each.
 
-    jitter: standard deviation / mean of one step's work. steps: between two meetings, over which it evens out.
-    slow: one worker needs so many times longer.
+    jitter: standard deviation / mean of one shard's work. times: shards of a worker from one meeting to the next, over
+    which it evens out. uneven: part of the mean by which the slowest is always behind. slow: one worker needs so many
+    times longer.
     """
-    spread = work_s * jitter / math.sqrt(steps) * largest_of(workers)
+    if workers == 1:
+        return 0.0
+    spread = work_s * (jitter / math.sqrt(times) * largest_of(workers) + uneven)
     return max(spread, (slow - 1.0) * work_s)

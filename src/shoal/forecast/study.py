@@ -7,11 +7,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from shoal.base.errors import ShoalError, UsageError, first_line, shown_path
 from shoal.base.run import Run
+from shoal.forecast.ways import Way
+from shoal.recipe.load import load
 
 FILE = "study.json"
 
@@ -33,15 +36,30 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str
     weak: bool
     runs: list[Measured]
+    overrides: list[str] = []
+
+
+_OF_WEAK = ("batch", "batch_per_worker", "shards")
+"""What `shoal scale --weak` says itself."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The finished runs of one strategy, and of one worker under any."""
+    """The finished runs of one strategy; where it has none of one worker, those of another."""
 
     runs: list[Measured]
     parameters: int
     images_per_epoch: int
+    told: Told
+
+    def differs(self, overrides: Sequence[str]) -> list[str]:
+        """A note where the study's recipe was changed in another way."""
+        held = {word for word in self.told.overrides if not (self.told.weak and word.partition("=")[0] in _OF_WEAK)}
+        asked = {word for word in overrides if not word.startswith("strategy")}
+        if held == asked:
+            return []
+        was, now = (" ".join(sorted(words)) or "nothing" for words in (held, asked))
+        return [f"The study's recipe was changed by {was}, this one by {now}: its speeds may be of other work."]
 
     @property
     def rates(self) -> list[tuple[int, float]]:
@@ -60,8 +78,8 @@ class Found:
         return {n: [run.images_per_s or 0.0 for run in self.runs if run.workers == n] for n in sizes}
 
 
-def read(folder: Path, recipe: str, strategy: str, *, weak: bool) -> Found:
-    """strategy: as a study writes it, `ps:mode=async`. UsageError: no study, one of something else, no run of use."""
+def read(folder: Path, recipe: str, strategy: Any, *, weak: bool) -> Found:
+    """UsageError: no study, one of something else, no run of use."""
     path = folder / FILE
     try:
         told = msgspec.convert(json.loads(path.read_text(encoding="utf-8")), Told)
@@ -80,11 +98,34 @@ def read(folder: Path, recipe: str, strategy: str, *, weak: bool) -> Found:
     wrong = next((run for run in done if run.workers < 1 or not (run.images_per_s or 0) > 0), None)
     if wrong is not None:
         raise UsageError(f"{shown_path(path)}: {wrong.workers} workers at {wrong.images_per_s:g} images/s cannot be")
-    mine = [run for run in done if run.strategy == strategy or run.workers == 1]
-    if not any(run.strategy == strategy for run in mine):
-        known = ", ".join(sorted({run.strategy for run in done})) or "none"
-        raise UsageError(f"{shown_path(path)}: no finished run with {strategy} (strategies there: {known})")
-    return Found(mine, *_start(folder, mine))
+    known = {run.strategy: _parsed(run.strategy) for run in done}
+    mine = [run for run in done if known[run.strategy] == strategy]
+    if not mine:  # threads are the machine's
+        mine = [run for run in done if _on_any(known[run.strategy]) == _on_any(strategy)]
+    if not mine:
+        names = ", ".join(sorted(known)) or "none"
+        raise UsageError(f"{shown_path(path)}: no finished run with {Way(strategy).text} (strategies there: {names})")
+    if all(run.workers > 1 for run in mine):
+        mine += _alone(done)
+    return Found(mine, *_start(folder, mine), told)
+
+
+def _parsed(text: str) -> Any:
+    """A strategy as a study's command named it, in any recipe; None where there is no such."""
+    try:
+        return load("digits", [f"strategy={text}"]).recipe.strategy
+    except ShoalError:
+        return None
+
+
+def _on_any(strategy: Any) -> Any:
+    return msgspec.structs.replace(strategy, threads=None) if strategy is not None else None
+
+
+def _alone(runs: Sequence[Measured]) -> list[Measured]:
+    """Those of one worker and one strategy: without servers, where there are such."""
+    names = sorted({run.strategy for run in runs if run.workers == 1}, key=lambda name: name.startswith("ps"))
+    return [run for run in runs if run.workers == 1 and run.strategy == names[0]] if names else []
 
 
 def _start(folder: Path, runs: Sequence[Measured]) -> tuple[int, int]:

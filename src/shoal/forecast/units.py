@@ -29,7 +29,10 @@ def seconds(text: str) -> float:
     found = _TIME.fullmatch(text.strip())
     if found is None:
         raise UsageError(f"--latency {text}: no time; expected one as in 20us or 0.1ms")
-    return float(found[1]) * _TIMES[found[2]]
+    value = float(found[1]) * _TIMES[found[2]]
+    if not math.isfinite(value):
+        raise UsageError(f"--latency {text}: too long")
+    return value
 
 
 def images_per_s(text: str) -> float:

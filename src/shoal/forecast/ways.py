@@ -1,119 +1,69 @@
-"""Ways to agree, as far as they cost time: the recipe's strategy, or one that is only reckoned here."""
+"""Ways to agree, as far as they cost time: what a strategy adds to one worker's step."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from shoal.base.errors import UsageError, did_you_mean
+import msgspec
+
+from shoal.base.errors import UsageError
+from shoal.base.tree import cover
 from shoal.forecast import allreduce, asynchronous, servers
 from shoal.forecast.allreduce import Algorithm
 from shoal.forecast.calibration import Calibration, Network
+from shoal.forecast.step import Cut, Step
 from shoal.forecast.stragglers import waiting_s
 from shoal.forecast.units import shown_bytes
-from shoal.recipe.load import short_form
-
-RECKONED: dict[str, dict[str, int]] = {"local_sgd": {"every": 16}}
-"""Ways that need no recipe of that strategy, with their options."""
-
+from shoal.recipe.load import plain
 
 KNOWN = ("single", "dp", "ddp", "ps", "local_sgd", "fsdp", "pipeline")
-
-
-@dataclass(frozen=True)
-class Cut:
-    """What the busiest worker, or pipeline of workers, computes in a step."""
-
-    batch: int
-    """Images of the whole job."""
-    shards: int
-    """Of this worker, one after another."""
-    shard_images: float
-    workers: int
-    """Or pipelines."""
-    stages: int = 1
-    """Workers of a pipeline."""
-
-    @staticmethod
-    def of(batch: int, shards: int, workers: int, stages: int = 1) -> Cut:
-        return Cut(batch, -(-shards // workers), batch / shards, workers, stages)
-
-    @property
-    def images(self) -> float:
-        return self.shards * self.shard_images
-
-
-@dataclass
-class Step:
-    """Where the seconds of one step of the whole job go. They add up to `total`."""
-
-    compute: float = 0.0
-    """Forward and backward passes, the update."""
-    exchange: float = 0.0
-    """Gradients or weights on their way, as far as nothing else was done meanwhile."""
-    waiting: float = 0.0
-    """For the slowest worker."""
-    input: float = 0.0
-    """For images."""
-    pauses: float = 0.0
-    """Validation and checkpoints, shared out among the steps."""
-    told: str = ""
-    """What the exchange consists of, in words."""
-    staleness: float | None = None
-
-    @property
-    def total(self) -> float:
-        return self.compute + self.exchange + self.waiting + self.input + self.pauses
-
-    @property
-    def parts(self) -> dict[str, float]:
-        names = ("compute", "exchange", "waiting", "input", "pauses")
-        return {name: getattr(self, name) for name in names}
+_HALVES = ("fp16", "bf16")
+_PIECE = 1 << 24
+"""Bytes that are gathered at a time in tree order."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A strategy's name and those of its options that cost time."""
+    """A strategy and how its sums are made."""
 
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
+    strategy: Any
     algorithm: Algorithm = "ring"
+
+    @staticmethod
+    def of(strategy: Any, algorithm: Algorithm = "ring") -> Way:
+        """UsageError for a strategy, or an option of it, whose cost is not known here."""
+        if strategy.name not in KNOWN:
+            raise UsageError(f"strategy {strategy.name}: no cost model for it; known: {', '.join(KNOWN)}")
+        compress = getattr(strategy, "compress", "none")
+        if compress != "none" and not (strategy.name == "ddp" and compress in _HALVES):
+            raise UsageError(
+                f"strategy {strategy.name}:compress={compress}: no cost model for it; known: ddp:compress=fp16 and "
+                "bf16, which send half the bytes"
+            )
+        return Way(strategy, algorithm)
+
+    @property
+    def name(self) -> str:
+        return self.strategy.name
 
     @property
     def text(self) -> str:
-        shown = {
-            key: value for key, value in self.options.items() if key in SHOWN and value not in (None, False, "sync")
-        }
-        pairs = ",".join(f"{key}={value}" for key, value in shown.items())
-        return f"{self.name}:{pairs}" if pairs else self.name
-
-    @staticmethod
-    def of_recipe(strategy: Any, algorithm: Algorithm) -> Way:
-        """UsageError for a strategy whose exchange is not known here."""
-        names = ("mode", "bucket_mb", "deterministic", "every", "stages", "microbatches")
-        options = {name: getattr(strategy, name) for name in names if hasattr(strategy, name)}
-        if strategy.name not in KNOWN:
-            raise UsageError(f"strategy {strategy.name}: no cost model for it; {_known()}")
-        return Way(strategy.name, {**RECKONED.get(strategy.name, {}), **options}, algorithm)
-
-    @staticmethod
-    def reckoned(text: str, algorithm: Algorithm) -> Way | None:
-        """`local_sgd:every=8`; None for what recipes know themselves."""
-        name, options = short_form(text)
-        if name not in RECKONED:
-            return None
-        known = RECKONED[name]
-        for key, value in options.items():
-            if key not in known:
-                raise UsageError(f"--strategies {text}: {name} has no option '{key}'{did_you_mean(key, known)}")
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(f"--strategies {text}: {key} must be a whole number from 1 on")
-        return Way(name, {**known, **options}, algorithm)
+        """As on a command line, with what is not as it is by default."""
+        default = plain(type(self.strategy)())
+        said = [
+            f"{key}={_word(value)}"
+            for key, value in plain(self.strategy).items()
+            if key not in ("name", "threads") and value != default[key]
+        ]
+        return f"{self.name}:{','.join(said)}" if said else self.name
 
     @property
     def is_asynchronous(self) -> bool:
-        return self.name == "ps" and self.options.get("mode") == "async"
+        return self.name == "ps" and self.strategy.mode == "async"
 
     def check(self, workers: int) -> None:
         """UsageError for a number of workers that cannot be."""
@@ -122,7 +72,7 @@ class Way:
 
     def stages(self, workers: int) -> int:
         """Pieces that the model is cut into."""
-        return (self.options.get("stages") or workers) if self.name == "pipeline" else 1
+        return (self.strategy.stages or workers) if self.name == "pipeline" else 1
 
     def replicas(self, workers: int) -> int:
         """Workers, or pipelines of them, among whom a batch is shared out."""
@@ -135,39 +85,70 @@ class Way:
         """
         if self.is_asynchronous:
             step = self._alone(cut, calibration, network, between)
-        elif self.name == "pipeline":
-            step = self._in_stages(cut, calibration, network)
-        elif self.name == "fsdp" and cut.workers > 1:
-            step = self._scattered(cut, calibration, network)
         else:
-            step = self._together(cut, calibration, network)
+            how = {"ps": self._served, "local_sgd": self._seldom, "fsdp": self._scattered, "pipeline": self._in_stages}
+            step = how.get(self.name, self._together)(cut, calibration, network)
         step.input = max(0.0, cut.images * calibration.load_image_s - (step.compute + step.exchange))
         return step
 
+    def _computed(self, cut: Cut, calibration: Calibration, network: Network, update_s: float, steps: int = 1) -> Step:
+        """What workers do by themselves until they meet after so many steps, and waiting for the slowest."""
+        compute = cut.shards * calibration.shard(cut.shard_images) + update_s
+        waiting = waiting_s(
+            compute, calibration.jitter, cut.workers, times=steps * cut.shards, uneven=calibration.uneven,
+            slow=network.slow,
+        )  # fmt: skip
+        return Step(compute=compute, waiting=waiting)
+
     def _together(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
-        shard, n = calibration.shard(cut.shard_images), cut.workers
-        step = Step(compute=cut.shards * shard + calibration.update_s)
-        every = self.options["every"] if self.name == "local_sgd" else 1
-        step.waiting = waiting_s(step.compute, calibration.jitter, n, steps=every, slow=network.slow)
-        if n == 1 and self.name != "ps":
+        """All-reduce in every step, hidden behind the last shard's backward pass as far as may be."""
+        n, size = cut.workers, calibration.gradient_bytes
+        step = self._computed(cut, calibration, network, calibration.update_s)
+        if n == 1:
             return step
-        size = calibration.gradient_bytes
-        if self.name == "ps":
-            step.exchange = servers.sync_s(n, calibration, network)
-            step.told = _of_servers(n, size, network)
-        elif self.options.get("deterministic"):
-            step.exchange = allreduce.gather_s(size + calibration.side_bytes, n, calibration, network)
-            step.told = f"every worker's partial sums to every other, {shown_bytes((n - 1) * size)} in each step"
-        elif self.name == "local_sgd":
-            step.exchange = allreduce.all_reduce_s(size, n, calibration, network, self.algorithm) / every
-            step.told = f"all-reduce of the weights every {every} steps"
-        else:
-            side = allreduce.all_reduce_s(calibration.side_bytes, n, calibration, network, self.algorithm)
-            sent = allreduce.buckets(calibration.gradients, self.options.get("bucket_mb")) or [(size, 1.0)]
-            # The small sum of buffers goes before the buckets, while the backward pass has begun.
-            late = allreduce.exposed_s(sent, shard, n, calibration, network, self.algorithm)
-            step.exchange = late + max(0.0, side - shard / 2)
-            step.told = _of_ring(n, size, calibration, network, self.algorithm)
+        if self.strategy.deterministic:
+            return self._in_order(step, cut, calibration, network)
+        halved = 2 if getattr(self.strategy, "compress", "none") in _HALVES else 1
+        gradients = allreduce.buckets(calibration.gradients, self.strategy.bucket_mb) or [(size, 1.0)]
+        # The small sum of buffers goes before the buckets, when the forward pass is done.
+        sent = [(calibration.side_bytes, calibration.forward), *((nbytes / halved, when) for nbytes, when in gradients)]
+        last = calibration.shard(cut.shard_images)
+        step.exchange = calibration.bucket_s
+        step.exchange += allreduce.exposed_s(sent, last, n, calibration, network, self.algorithm)
+        if self.strategy.shard_optimizer:  # everybody's part of the weights goes to everybody
+            step.exchange += allreduce.all_reduce_s(size, n, calibration, network, self.algorithm) / 2
+        step.told = _of_ring(n, size / halved, calibration, network, self.algorithm)
+        return step
+
+    def _in_order(self, step: Step, cut: Cut, calibration: Calibration, network: Network) -> Step:
+        """Partial sums to everybody, in tree order: a small sum, then gradients and buffers."""
+        n, size, side = cut.workers, calibration.gradient_bytes, calibration.side_bytes
+        slots = partial_sums(cut.all_shards, n)
+        step.exchange = allreduce.all_reduce_s(32, n, calibration, network, self.algorithm)
+        for nbytes in (size, side):
+            pieces = math.ceil(nbytes / _PIECE)
+            step.exchange += allreduce.gather_s(slots * nbytes, n, calibration, network, pieces)
+        sent = shown_bytes((n - 1) * slots * size)
+        step.told = f"every worker's partial sums to every other, {sent} in each step"
+        return step
+
+    def _seldom(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
+        """Weights become their mean every so many steps, and buffers with them."""
+        every, n = self.strategy.every, cut.workers
+        step = self._computed(cut, calibration, network, calibration.update_s, every)
+        for nbytes in (calibration.gradient_bytes, calibration.side_bytes):
+            step.exchange += allreduce.all_reduce_s(nbytes, n, calibration, network, self.algorithm) / every
+        step.told = f"all-reduce of the weights every {every} steps"
+        return step
+
+    def _served(self, cut: Cut, calibration: Calibration, network: Network) -> Step:
+        """Gradients to the servers, weights back. The update is theirs, and in the time of a byte through them."""
+        n = cut.workers
+        step = self._computed(cut, calibration, network, 0.0)
+        sums = partial_sums(cut.all_shards, n) if self.strategy.deterministic else None
+        last = calibration.shard(cut.shard_images)
+        step.exchange = servers.sync_s(n, calibration, network, shard_s=last, sums=sums)
+        step.told = _of_servers(n, calibration.gradient_bytes, network)
         return step
 
     def _alone(self, cut: Cut, calibration: Calibration, network: Network, between: float) -> Step:
@@ -183,8 +164,9 @@ class Way:
         """Every pass gathers the parameters twice and adds the gradients once, block by block. A GPU gathers the next
         block while it computes with one; on CPUs each waits for its own."""
         shard, n = calibration.shard(cut.shard_images), cut.workers
-        step = Step(compute=cut.shards * shard + calibration.update_s)
-        step.waiting = waiting_s(step.compute, calibration.jitter, n, slow=network.slow)
+        step = self._computed(cut, calibration, network, calibration.update_s)
+        if n == 1:
+            return step
         moved = allreduce.scattered_s(calibration.gradient_bytes, calibration.blocks, n, calibration, network)
         first = moved / 3 / calibration.blocks
         late = moved if calibration.device == "cpu" else max(moved - shard, first)
@@ -204,25 +186,47 @@ class Way:
         # Activations go on and their gradients come back in every slot, both ways of a port at once.
         moves = 0.0
         if stages > 1:
-            moves = network.latency_s + calibration.hop_s
-            moves += wide * cut.shard_images * max(network.byte_s, calibration.sum_byte_s)
+            far = network.per_host % stages != 0  # some pipeline lies on two hosts
+            moves = calibration.hop_s
+            moves += allreduce.flights(calibration) * network.latency_s if far else 0.0
+            moves += wide * cut.shard_images * max(network.byte_s if far else 0.0, calibration.sum_byte_s)
         compute = cut.shards * work + calibration.update_s / stages
         step = Step(compute=compute)
         bubble = shard - work
         late = max(0.0, 2 * moves - work) * (cut.shards + stages - 1)
         part = calibration.gradient_bytes / stages
-        summed = allreduce.all_reduce_s(part, pipelines, calibration, network, self.algorithm)
+        summed = allreduce.all_reduce_s(part, pipelines, calibration, _column(network, stages), self.algorithm)
         step.exchange = bubble + late + summed
-        step.waiting = waiting_s(compute, calibration.jitter, pipelines * stages, slow=network.slow)
+        step.waiting = waiting_s(
+            compute, calibration.jitter, pipelines * stages, times=cut.shards, uneven=calibration.uneven,
+            slow=network.slow,
+        )  # fmt: skip
         share = bubble / max(step.exchange, 1e-12)
         step.told = f"the pipeline's bubble ({share:.0%} of it), activations, one sum over {pipelines} pipelines"
         return step
 
 
-SHOWN = ("mode", "deterministic", "every", "stages", "microbatches")
+@cache
+def partial_sums(shards: int, workers: int) -> int:
+    """The most that a worker's shards are in tree order, where they do not make one subtree."""
+    bounds = [worker * shards // workers for worker in range(workers + 1)]
+    return max(len(cover(shards, low, high)) for low, high in itertools.pairwise(bounds))
 
 
-def _of_ring(n: int, size: int, calibration: Calibration, network: Network, algorithm: Algorithm) -> str:
+def _column(network: Network, stages: int) -> Network:
+    """The network as those who hold the same stage see it: every stages-th worker. Columns share a host's port."""
+    beside = min(network.per_host, stages)
+    return msgspec.structs.replace(network, per_host=max(1, network.per_host // stages), byte_s=network.byte_s * beside)
+
+
+def _word(value: Any) -> str:
+    """As YAML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _of_ring(n: int, size: float, calibration: Calibration, network: Network, algorithm: Algorithm) -> str:
     whole = allreduce.all_reduce_s(size, n, calibration, network, algorithm)
     latency = allreduce.all_reduce_s(1e-9, n, calibration, network, algorithm)
     of = "latency" if latency > whole / 2 else "bandwidth"
@@ -237,7 +241,3 @@ def _of_servers(n: int, size: int, network: Network) -> str:
     ports = servers.Ports.of(n, network)
     count = f"{network.servers} server{'s' if network.servers > 1 else ''}"
     return f"{shown_bytes(ports.wire * size)} each way through the busiest port, {count}"
-
-
-def _known() -> str:
-    return f"known: {', '.join(KNOWN)}"

@@ -45,6 +45,14 @@ class LocalSgd(Strategy, frozen=True, kw_only=True):
             return [("norm", "sync exchanges statistics in every step; local_sgd needs norm: shard or frozen")]
         return []
 
+    def check_span(self, span: Span) -> None:
+        """UsageError where workers would not meet in an epoch."""
+        if self.every > span.steps_per_epoch:
+            raise UsageError(
+                f"strategy.every: {self.every} steps between meetings are more than the {span.steps_per_epoch} of an "
+                f"epoch; use at most {span.steps_per_epoch}"
+            )
+
     def rig(
         self,
         model: torch.nn.Module,
@@ -57,11 +65,7 @@ class LocalSgd(Strategy, frozen=True, kw_only=True):
         from shoal.strategies.replicated.local import LocalRig, Own
 
         span = Span(spec.images_per_epoch, spec.batch)
-        if self.every > span.steps_per_epoch:
-            raise UsageError(
-                f"strategy.every: {self.every} steps between meetings are more than the {span.steps_per_epoch} of an "
-                f"epoch; use at most {span.steps_per_epoch}"
-            )
+        self.check_span(span)
         return LocalRig(
             model,
             make_optimizer,

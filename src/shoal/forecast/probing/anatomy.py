@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 import time
 from collections.abc import Callable
 
@@ -42,11 +43,13 @@ def bare(recipe: Recipe) -> Calibration:
         model(blank).sum().backward()
 
     both()
+    gradients, forward = readiness(model, both)
     return msgspec.structs.replace(
         _counted(recipe, model),
         images_per_epoch=images,
         val_images=val_images,
-        gradients=readiness(model, both),
+        gradients=gradients,
+        forward=forward,
         layers=layers(model, blank),
     )
 
@@ -65,21 +68,35 @@ def _counted(recipe: Recipe, model: torch.nn.Module) -> Calibration:
     )
 
 
-def readiness(model: torch.nn.Module, both: Callable[[], object]) -> list[tuple[int, float]]:
-    """(bytes, when as a share of the time) of each gradient, in the order in which `both`, a forward and a backward
-    pass, makes them."""
-    seen: list[tuple[int, float]] = []
+def readiness(
+    model: torch.nn.Module, both: Callable[[], object], *, then: Callable[[], object] = lambda: None, passes: int = 5
+) -> tuple[list[tuple[int, float]], float]:
+    """((bytes, when) of each gradient, in the order in which `both`, a forward and a backward pass, makes them; when
+    the forward pass is done), as shares of the time of `both`: medians of so many passes.
 
-    def note(parameter: torch.Tensor) -> None:
-        seen.append((parameter.numel() * parameter.element_size(), time.perf_counter()))
-
-    hooks = [p.register_post_accumulate_grad_hook(note) for p in model.parameters() if p.requires_grad]
-    began = time.perf_counter()
-    both()
-    took = time.perf_counter() - began
+    then: what is to be done after each pass, in nobody's time.
+    """
+    seen: list[tuple[torch.Tensor, float]] = []
+    forwards: list[float] = []
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hooks = [p.register_post_accumulate_grad_hook(lambda p: seen.append((p, time.perf_counter()))) for p in parameters]
+    hooks.append(model.register_forward_hook(lambda *_: forwards.append(time.perf_counter())))
+    shares: dict[torch.Tensor, list[float]] = {}
+    done = []
+    for _ in range(passes):
+        seen.clear()
+        forwards.clear()
+        began = time.perf_counter()
+        both()
+        took = time.perf_counter() - began
+        for parameter, when in seen:
+            shares.setdefault(parameter, []).append((when - began) / took)
+        done += [(when - began) / took for when in forwards[-1:]]  # a compiled model may tell of none
+        then()
     for hook in hooks:
         hook.remove()
-    return [(nbytes, min(1.0, (when - began) / took)) for nbytes, when in seen]
+    told = [(p.numel() * p.element_size(), min(1.0, statistics.median(when))) for p, when in shares.items()]
+    return sorted(told, key=lambda gradient: gradient[1]), statistics.median(done) if done else 1 / 3
 
 
 def layers(model: torch.nn.Module, inputs: torch.Tensor) -> list[tuple[float, float]]:

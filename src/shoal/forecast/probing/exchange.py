@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -27,17 +27,34 @@ SERVED = 1 << 20
 """Numbers that a parameter server holds in the measurement."""
 
 
-def gloo(rank: int) -> tuple[float, float]:
-    """(seconds a message, seconds a byte) of gloo's all-reduce between two processes here."""
+class Costs(NamedTuple):
+    """Of gloo's all-reduce between two processes: seconds of a message and of a byte, by the clock and of this
+    process's cores."""
+
+    hop_s: float
+    byte_s: float
+    core_hop_s: float
+    core_byte_s: float
+
+
+def gloo(rank: int) -> Costs:
+    """As processes here find them, without a network between."""
     two: Any = dist.new_group([0, 1], backend="gloo")
     if rank > 1:
-        return 0.0, 0.0
-    took: dict[int, float] = {}
+        return Costs(0.0, 0.0, 0.0, 0.0)
+    took = {}
     for nbytes in (SMALL, LARGE):
         tensor = torch.zeros(nbytes // 4)
         took[nbytes] = _timed(lambda tensor=tensor: dist.all_reduce(tensor, group=two), two, 0.5)
-    byte_s = max(0.0, took[LARGE] - took[SMALL]) / (LARGE - SMALL)
-    return max(0.0, took[SMALL] - SMALL * byte_s) / 2, byte_s
+    (clock, cores) = (_line(small, large) for small, large in zip(took[SMALL], took[LARGE], strict=True))
+    return Costs(*clock, *cores)
+
+
+def _line(small: float, large: float) -> tuple[float, float]:
+    """(a message, a byte) of what an all-reduce of SMALL and of LARGE bytes takes; two processes send two messages one
+    after the other."""
+    byte_s = max(0.0, large - small) / (LARGE - SMALL)
+    return max(0.0, small - SMALL * byte_s) / 2, byte_s
 
 
 def servers(folder: Path, task: Task, rank: int) -> tuple[float, float, float]:
@@ -65,20 +82,21 @@ def servers(folder: Path, task: Task, rank: int) -> tuple[float, float, float]:
     return call_s, byte_s[0], byte_s[1]
 
 
-def _timed(work: Callable[[], object], group: Any, budget_s: float) -> float:
-    """Median seconds of what two processes do together; the first decides how often."""
+def _timed(work: Callable[[], object], group: Any, budget_s: float) -> tuple[float, float]:
+    """(median seconds, mean seconds of this process's cores) of what two processes do together; the first decides how
+    often."""
     for _ in range(2):
         work()
     began = time.perf_counter()
     work()
     count = torch.tensor([max(5, min(200, int(budget_s / max(1e-6, time.perf_counter() - began))))])
     dist.broadcast(count, src=0, group=group)
-    took = []
+    took, computed = [], time.process_time()
     for _ in range(int(count)):
         began = time.perf_counter()
         work()
         took.append(time.perf_counter() - began)
-    return statistics.median(took)
+    return statistics.median(took), (time.process_time() - computed) / int(count)
 
 
 def _timed_by_client(client: Client, work: Callable[[], object], budget_s: float) -> float:

@@ -8,22 +8,53 @@ from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 
 from shoal.data.batches import eval_chunks
 from shoal.recipe.recipe import Recipe
-from shoal.step.gang import Alone
+from shoal.step.gang import Alone, Gang, Group
 from shoal.step.meters import Meters
+from shoal.step.precision import Precision
+from shoal.step.task import Task
+from shoal.strategies import MakeOptimizer, Rig, RigSpec
+from shoal.strategies.replicated.exchange import Bucketed
+from shoal.strategies.replicated.rig import ReplicatedRig
 from shoal.strategies.single import Single
 from shoal.train.checkpoint import save
 from shoal.train.setup import Data, Setup
 
 
+class Bucketing(Single, frozen=True, kw_only=True):
+    """One worker whose gradients go through DistributedDataParallel as if there were others."""
+
+    def rig(
+        self,
+        model: torch.nn.Module,
+        make_optimizer: MakeOptimizer,
+        task: Task,
+        precision: Precision,
+        gang: Gang,
+        spec: RigSpec,
+    ) -> Rig:
+        lone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        exchange = Bucketed(Group(gang.device, lone), bucket_mb=None, unused_parameters=False)
+        return ReplicatedRig(model, make_optimizer, task, precision, gang, spec, exchange)
+
+
 class Loop:
     """With one shard of so many images."""
 
-    def __init__(self, recipe: Recipe, data: Data, images: int, device: torch.device) -> None:
+    def __init__(
+        self, recipe: Recipe, data: Data, images: int, device: torch.device, *, bucketing: bool = False
+    ) -> None:
         one = msgspec.structs.replace(
-            recipe, batch=images, batch_per_worker=None, shards=1, accumulate=1, strategy=Single(), drop_last=True
+            recipe,
+            batch=images,
+            batch_per_worker=None,
+            shards=1,
+            accumulate=1,
+            strategy=Bucketing() if bucketing else Single(),
+            drop_last=True,
         )
         self.images, self.recipe, self.data, self.device = images, one, data, device
         self._setup = setup = Setup.of(one, Alone(device), data, pretrained=False)
@@ -68,9 +99,12 @@ class Loop:
         self._batches.close()
 
     def both(self) -> None:
-        """The forward and the backward pass of the last batch once more."""
+        """The forward and the backward pass of the last batch once more; `end` is to follow."""
         self.rig.forward_backward(self._last, last=True)
         self._settle()
+
+    def end(self) -> None:
+        """The rest of the step."""
         self.rig.apply(0.0, self.images)
 
     def inputs(self, most: int) -> torch.Tensor:

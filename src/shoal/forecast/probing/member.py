@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch.distributed as dist
 
 from shoal.forecast.calibration import Calibration
 from shoal.forecast.probing.anatomy import layers, readiness, size
-from shoal.forecast.probing.exchange import gloo, servers
+from shoal.forecast.probing.exchange import Costs, gloo, servers
 from shoal.forecast.probing.loop import Loop
 from shoal.forecast.probing.task import Task
 from shoal.recipe.recipe import Recipe
@@ -83,15 +84,30 @@ class Member:
 
     def _beside(self, loop: Loop, budget_s: float) -> dict[str, Any]:
         """What is measured after the blocks, in all busy processes at once."""
+        gradients, forward = readiness(loop.rig.model, loop.both, then=loop.end)
         return {
-            "gradients": readiness(loop.rig.model, loop.both),
+            "gradients": gradients,
+            "forward": forward,
+            "bucket_s": self._of_buckets(loop, 2 * budget_s),
             "layers": layers(loop.rig.model, loop.inputs(_FEW)),
             "load_image_s": loop.load(budget_s),
             "eval_image_s": loop.evaluate(budget_s),
             "save_s": loop.save(self.folder / f"checkpoint-{self.rank}"),
         }
 
-    def _together(self, told: list[Any], exchange: tuple[float, float], served: tuple[float, ...]) -> Calibration:
+    def _of_buckets(self, loop: Loop, budget_s: float) -> float:
+        """Seconds that DistributedDataParallel adds to both passes, where there is nobody to exchange with: by turns
+        with and without it, for a machine changes."""
+        other = Loop(self.recipe, self.data, loop.images, self.device, bucketing=True)
+        other.warm(budget_s / 8)
+        differences: list[float] = []
+        until = time.perf_counter() + budget_s
+        while len(differences) < _FEW or time.perf_counter() < until:
+            differences.append(other.step()[0] - loop.step()[0])
+        other.close()
+        return max(0.0, statistics.median(differences))
+
+    def _together(self, told: list[Any], exchange: Costs, served: tuple[float, ...]) -> Calibration:
         sizes = sorted(told[0][0])
         shard = {b: statistics.fmean(t for steps, _ in told for block in steps[b] for t, _ in block) for b in sizes}
         update = statistics.fmean(
@@ -101,9 +117,12 @@ class Member:
         image_s = most = shard[large] / large
         if shard[large] > shard[small]:  # else others disturbed it: more images do not take less time
             image_s = min(most, (shard[large] - shard[small]) / (large - small))
-        blocks = [statistics.fmean(sum(step) for step in block) for steps, _ in told for block in steps[large] if block]
+        blocks = [_mean_step(block) for steps, _ in told for block in steps[large]]
         extra = {key: [one[key] for _, one in told] for key in told[0][1]}
-        mean = {key: statistics.fmean(extra[key]) for key in ("load_image_s", "eval_image_s", "save_s")}
+        mean = {
+            key: statistics.fmean(extra[key])
+            for key in ("forward", "bucket_s", "load_image_s", "eval_image_s", "save_s")
+        }
         return msgspec.structs.replace(
             size(self.recipe, self.data),
             device=self.device.type,
@@ -114,14 +133,27 @@ class Member:
             measured_images=large,
             update_s=update,
             jitter=statistics.fmean(_jitter([t for block in steps[large] for t, _ in block]) for steps, _ in told),
+            uneven=_uneven([[_mean_step(block) for block in steps[large]] for steps, _ in told]),
             spread=statistics.stdev(blocks) / statistics.fmean(blocks),
-            hop_s=exchange[0],
-            sum_byte_s=exchange[1],
+            hop_s=exchange.hop_s,
+            sum_byte_s=exchange.byte_s,
+            core_hop_s=exchange.core_hop_s,
+            core_byte_s=exchange.core_byte_s,
             call_s=served[0],
             serve_byte_s=served[1],
             share_byte_s=served[2],
             **mean,
         )
+
+
+def _mean_step(block: list[tuple[float, float]]) -> float:
+    return statistics.fmean(sum(step) for step in block)
+
+
+def _uneven(blocks: list[list[float]]) -> float:
+    """blocks: mean steps [member][block], of blocks that all did at the same time -> how much longer than the mean of
+    all the slowest took."""
+    return statistics.fmean(max(one) / statistics.fmean(one) - 1 for one in zip(*blocks, strict=True))
 
 
 def _jitter(times: list[float]) -> float:

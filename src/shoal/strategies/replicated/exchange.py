@@ -143,7 +143,8 @@ class Bucketed(Exchange):
     ) -> None:
         super().__init__(gang)
         self._bucket_mb, self._unused = bucket_mb, unused_parameters
-        self._hook = hook or Whole(gang.num_ranks)
+        self._group = getattr(gang, "group", None)
+        self._hook = hook or Whole(gang.num_ranks, self._group)
         self.may_overflow = self._hook.may_overflow
 
     def attach(self, model: nn.Module, buffers: Buffers) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -156,6 +157,7 @@ class Bucketed(Exchange):
             warnings.simplefilter("ignore", FutureWarning)
             self._ddp = DistributedDataParallel(
                 model,
+                process_group=self._group,
                 device_ids=[self.gang.device.index or 0] if cuda else None,
                 bucket_cap_mb=self._bucket_mb,  # type: ignore[arg-type]
                 find_unused_parameters=self._unused,

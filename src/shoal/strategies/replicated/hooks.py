@@ -41,10 +41,15 @@ class Hook(ABC):
 class Whole(Hook):
     """Every number as it is."""
 
+    def __init__(self, num_ranks: int, group: Any = None) -> None:
+        """group: torch's, of these ranks; None: all."""
+        super().__init__(num_ranks)
+        self._group = group
+
     def sum(self, bucket: Any) -> Later:
         buffer = bucket.buffer()
         self._reduced(buffer.numel(), buffer.element_size())
-        future = dist.all_reduce(buffer, async_op=True).get_future()  # type: ignore[union-attr]
+        future = dist.all_reduce(buffer, group=self._group, async_op=True).get_future()  # type: ignore[union-attr]
         return future.then(lambda done: done.value()[0])
 
 
