@@ -18,7 +18,7 @@ from shoal.forecast import probe, study, told
 from shoal.forecast.calibration import Calibration, Network
 from shoal.forecast.sizes import NORMAL_80, Size, cut_for, forecast
 from shoal.forecast.ways import Step, Way
-from shoal.recipe.load import load
+from shoal.recipe.load import load, strategies_in
 from shoal.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Question:
         """UsageError for whatever cannot be reckoned."""
         first = load(reference, overrides)
         recipes: list[tuple[Recipe, Way]] = []
-        for text in _split(strategies) if strategies else [""]:
+        for text in strategies_in(strategies) if strategies else [""]:
             reckoned = Way.reckoned(text, algorithm) if text else None
             recipe = load(reference, [*overrides, f"strategy={text}"]).recipe if text and not reckoned else first.recipe
             recipes.append((recipe, reckoned or Way.of_recipe(recipe.strategy, algorithm)))
@@ -164,16 +164,3 @@ class Question:
             for n in self.workers
         ]
         return Answer(sizes, calibration, self.network, notes)
-
-
-def _split(strategies: str) -> list[str]:
-    """`ps:mode=async,on_dead=stop,ddp` -> the strategies: a comma before KEY=VALUE belongs to the one before it."""
-    found: list[str] = []
-    for word in (word.strip() for word in strategies.split(",")):
-        if not word:
-            raise UsageError(f"--strategies {strategies}: a name is missing; as in ddp,ps,ps:mode=async")
-        if "=" in word and ":" not in word and found:
-            found[-1] += f",{word}"
-        else:
-            found.append(word)
-    return found
