@@ -183,7 +183,7 @@ def test_the_page_is_whole_in_itself_and_links_every_run(study, grid):
 @pytest.mark.parametrize(
     ("said", "state"),
     [
-        (("shoal: step 20: loss is not finite", "exit 1"), "failed: shoal: step 20: loss is not finite"),
+        (("ERROR: step 20: loss is not finite", "exit 1"), "failed: step 20: loss is not finite"),
         (
             ("worker 1 failed first: exit 1", "step 1: not finite", "log: worker-1.log", "exit 1"),
             "failed: worker 1 failed first: exit 1: step 1: not finite",
@@ -251,4 +251,5 @@ def test_one_training_of_each_tells_no_spread(tmp_path, grid):
     for cell, top1 in zip(one.cells, (0.3, 0.9, 0.5), strict=True):
         a_run(study.run(cell, 0), 100.0, top1)
     said = conclusion(one, rows(study, one))
+    assert "same within its spread" not in said
     assert said.endswith("Validation accuracy 0.3000 to 0.9000, highest with ddp, 2 workers; n = 1 tells no spread.")

@@ -174,7 +174,7 @@ def _cause(said: Sequence[str]) -> str:
     """What a training says last, in one line. A launcher names the worker that failed first, then what it said."""
     first = next((place for place in reversed(range(len(said))) if " failed first: " in said[place]), None)
     if first is None:
-        return said[-1]
+        return said[-1].removeprefix("ERROR: ")
     own = [line for line in said[first + 1 :] if not line.startswith("log: ")]
     return f"{said[first]}: {own[-1]}" if own and re.search(r"exit \d+$", said[first]) else said[first]
 

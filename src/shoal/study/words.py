@@ -118,10 +118,13 @@ def _accuracy(measured: Sequence[Row]) -> str:
     best, highest = max(told, key=lambda pair: pair[1].median)
     if len(told) == 1:
         return f"Validation accuracy {figure(highest, '.4f')}."
-    lowest = min(top1.low for _, top1 in told)
     if any(top1.n == 1 for _, top1 in told):
+        lowest = min(top1.low for _, top1 in told)
         most = max(top1.high for _, top1 in told)
-        return f"Validation accuracy {lowest:.4f} to {most:.4f}, highest with {best.cell.where}; n = 1 tells no spread."
+        where = (
+            f"{lowest:.4f} to {most:.4f}, highest with {best.cell.where}" if lowest < most else f"{most:.4f} everywhere"
+        )
+        return f"Validation accuracy {where}; n = 1 tells no spread."
     worse = [(row, top1) for row, top1 in told if top1.apart(highest)]
     if not worse:
         lowest = min(top1.median for _, top1 in told)
