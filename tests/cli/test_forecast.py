@@ -105,6 +105,19 @@ def test_one_worker_s_speed_is_the_strategy_s_own(study: Path) -> None:
     assert json.loads(run(*words, "ddp").stdout)["sizes"][0]["images_per_s"] == pytest.approx(1010)
 
 
+def test_runs_with_other_numbers_of_servers_are_kept_apart(study: Path) -> None:
+    told = json.loads(runs(*SPEEDS))
+    told["runs"] = [{**run, "strategy": "ps", "servers": 1} for run in told["runs"]]
+    told["runs"] += [
+        {**run, "images_per_s": 9.0 * run["workers"], "servers": 2} for run in told["runs"] if run["images_per_s"]
+    ]
+    (study / "study.json").write_text(json.dumps(told))
+    words = ("shards=auto", "-n", "8", "--from", str(study), "--strategies", "ps", "--json", "--servers")
+    one, two = (json.loads(run(*words, count).stdout)["sizes"][0]["images_per_s"] for count in ("1", "2"))
+    assert one > 3500 and two == pytest.approx(72, rel=0.01)
+    assert "no finished run with 3 servers" in refused(*words, "3")
+
+
 def test_a_study_of_other_work_is_told(study: Path) -> None:
     (study / "study.json").write_text(runs(*SPEEDS, overrides=["data.limit=10000"]))
     assert "was changed by data.limit=10000, this one by shards=auto" in run(

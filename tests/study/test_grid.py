@@ -1,9 +1,12 @@
 import json
+import os
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from shoal.base.errors import ShoalError, UsageError
+from shoal.recipe.find import find
 from shoal.study.grid import Cell, Grid
 from shoal.study.study import Study
 
@@ -45,14 +48,26 @@ def test_what_cannot_be_is_left_out_with_its_reason():
     assert grid.left_out[0].startswith("single, 2 workers: strategy single has one worker")
 
 
+def test_the_smallest_number_of_workers_may_be_one_that_cannot_be():
+    grid = plan("ddp", "pipeline:stages=2", workers=(1, 2, 4))
+    assert [cell.workers for cell in grid.cells] == [1, 2, 4, 2, 4]
+    (left_out,) = grid.left_out
+    assert left_out.startswith("pipeline:stages=2, 1 worker: ")
+
+
 @pytest.mark.parametrize(
     ("strategies", "options", "said"),
     [
         (("ps",), {"servers": 0}, "needs at least one parameter server"),
         (("ddpp",), {}, "ddpp"),
+        (("ddp",), {"servers": 2}, "--servers 2: none of --strategies ddp has servers; add ps"),
         (("ddp",), {"workers": (8,)}, "8 workers for 4 shards"),
         (("ddp",), {"weak": True}, "give it in steps"),
         (("ddp",), {"overrides": ("optim.lr=fast",)}, "optim.lr"),
+        (("ddp",), {"overrides": ("strategy=ps:mode=async",)}, "say it as --strategies ps:mode=async"),
+        (("ddp",), {"overrides": ("strategy.name=ps",)}, "say it as --strategies ps"),
+        (("ps:mode=async",), {"overrides": ("strategy.mode=sync",)}, "--strategies ps:mode=async says it, too"),
+        (("ddp", "pipeline:stages=2"), {"workers": (1,)}, "pipeline"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_trained(strategies, options, said):
@@ -109,7 +124,33 @@ def test_a_study_of_other_work_is_not_mixed_in(tmp_path):
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(UsageError, match="neither empty nor a study"):
-        Study(tmp_path).begin(plan())
+        Study(tmp_path).claim()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_recipe_that_was_edited_is_other_work(tmp_path):
+    study, recipe = Study(tmp_path / "study"), tmp_path / "mine.yaml"
+    recipe.write_text(find("digits").read_text())
+    study.begin(Grid.plan(str(recipe), (), ["ddp"], [1]))
+    recipe.write_text(recipe.read_text() + "\nnorm: sync\n")
+    with pytest.raises(UsageError, match=r"mine\.yaml has changed since it was begun \(norm: shard -> sync\)"):
+        study.begin(Grid.plan(str(recipe), (), ["ddp"], [2]))
+
+
+def test_a_plan_of_an_older_shoal_is_taken_as_it_is(tmp_path):
+    study = Study(tmp_path / "study")
+    study.begin(replace(plan(), resolved={}))
+    held = json.loads(study.plan.read_text())
+    del held["resolved"]
+    study.plan.write_text(json.dumps(held))
+    assert study.begin(plan()).resolved == plan().resolved != {}
+
+
+def test_a_key_that_recipes_did_not_have_then_is_no_change(tmp_path):
+    study = Study(tmp_path / "study")
+    now = plan()
+    study.begin(replace(now, resolved={key: value for key, value in now.resolved.items() if key != "norm"}))
+    assert study.begin(now).same_work(now)
 
 
 def test_a_damaged_plan_is_named(tmp_path):
@@ -122,3 +163,26 @@ def test_a_damaged_plan_is_named(tmp_path):
 
 def test_names_of_cells_are_names_of_folders():
     assert Cell("ps:mode=async,damping=false", 2, 1, 2).name == "ps-mode=async-damping=false-2"
+
+
+def test_so_many_servers_are_a_cell_of_their_own(tmp_path):
+    whole = plan("ps", servers=1).joined(plan("ps", servers=2))
+    names = [cell.name for cell in whole.cells]
+    assert names == ["ps-1", "ps-2", "ps-1-s2", "ps-2-s2"]
+    assert [cell.way for cell in whole.cells] == ["ps", "ps", "ps, 2 servers", "ps, 2 servers"]
+
+
+def test_a_folder_is_of_one_study_at_a_time(tmp_path):
+    study = Study(tmp_path / "study")
+    with closing(study.claim()):
+        with pytest.raises(UsageError, match=rf"--out .*study: in use by another study \(pid {os.getpid()} on"):
+            study.claim()
+        study.begin(plan())
+    study.claim().close()
+
+
+def test_a_file_is_no_place_for_a_study(tmp_path):
+    (tmp_path / "README.md").write_text("")
+    for place in ("README.md", "README.md/below"):
+        with pytest.raises(UsageError, match=r"--out .*README\.md.*: cannot be a study's folder \(Not a directory\)"):
+            Study(tmp_path / place).claim()

@@ -135,30 +135,11 @@ class Run:
 
         fresh: FileExistsError where the folder is there already.
         """
-        import fcntl
-
         if fresh:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             self.folder.mkdir()
         self.make()
-        try:
-            handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise UsageError(f"--run {self.folder}: not writable ({error.strerror})") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(handle, 200).decode(errors="replace").strip() or "another process"
-            os.close(handle)
-            raise UsageError(
-                f"--run {self.folder}: in use by another run ({owner}); wait for it or choose another folder"
-            ) from None
-        except OSError as error:
-            os.close(handle)
-            raise UsageError(f"--run {self.folder}: its file system cannot lock files ({error.strerror})") from None
-        os.ftruncate(handle, 0)
-        os.write(handle, f"pid {os.getpid()} on {socket.gethostname()}".encode())
-        return RunLock(handle)
+        return RunLock.on(self.lock, f"--run {self.folder}", "run")
 
     def claimed_by(self) -> tuple[int, str] | None:
         """The process that holds the claim, and its host; None where nobody does, or nobody can be read."""
@@ -231,10 +212,34 @@ def resolve(path: Path) -> Path:
 
 
 class RunLock:
-    """An exclusive claim on a run folder; the system drops it when the process ends."""
+    """An exclusive claim on a folder; the system drops it when the process ends."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
+
+    @staticmethod
+    def on(file: Path, named: str, what: str) -> RunLock:
+        """The claim that `file` stands for. UsageError, about `named`, where another `what` holds it."""
+        import fcntl
+
+        try:
+            handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(f"{named}: not writable ({error.strerror})") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(handle, 200).decode(errors="replace").strip() or "another process"
+            os.close(handle)
+            raise UsageError(
+                f"{named}: in use by another {what} ({owner}); wait for it or choose another folder"
+            ) from None
+        except OSError as error:
+            os.close(handle)
+            raise UsageError(f"{named}: its file system cannot lock files ({error.strerror})") from None
+        os.ftruncate(handle, 0)
+        os.write(handle, f"pid {os.getpid()} on {socket.gethostname()}".encode())
+        return RunLock(handle)
 
     def close(self) -> None:
         if self._handle >= 0:

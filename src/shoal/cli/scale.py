@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import click
 
-from shoal.base.errors import DONE, FAILED, UsageError
+from shoal.base.errors import DONE, FAILED, ShoalError, shown_path
 from shoal.cli.counts import Counts
 
 
@@ -44,13 +45,11 @@ def command(
     from shoal.recipe.find import find
 
     find(recipe)  # an unknown name is told before anything heavier is imported
+    from shoal.recipe.load import strategies_in
     from shoal.study.grid import Grid
     from shoal.study.study import Study
 
-    names = [name.strip() for name in strategies.split(",") if name.strip()]
-    if not names:
-        raise UsageError("--strategies names none; expected names with commas between, as in ddp,ps")
-    grid = Grid.plan(recipe, overrides, names, workers, servers=servers, repeats=repeats, weak=weak)
+    grid = Grid.plan(recipe, overrides, strategies_in(strategies), workers, servers=servers, repeats=repeats, weak=weak)
     study = Study(out or Path("studies") / Path(recipe).name.removesuffix(".yaml").removesuffix(".yml"))
     for text in grid.left_out:
         click.echo(f"left out: {text}", err=True)
@@ -60,11 +59,16 @@ def command(
         for repeat, cell in grid.order():
             click.echo(shlex.join(["shoal", *grid.command(cell, repeat, study.run(cell, repeat).folder)]))
         return DONE
-    grid = study.begin(grid)
     from shoal.study.conduct import conduct
 
-    failed = conduct(study, grid, click.echo)
-    click.echo("\n" + _told(study))
+    try:
+        with closing(study.claim()):
+            failed = conduct(study, study.begin(grid), click.echo)
+        click.echo("\n" + _told(study))
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # such as a full disk
+        raise ShoalError(f"{shown_path(error.filename or study.folder)}: {error.strerror}") from None
     return FAILED if failed else DONE
 
 

@@ -19,7 +19,7 @@ from shoal.forecast.calibration import Calibration, Network
 from shoal.forecast.sizes import NORMAL_80, Size, cut_for, forecast
 from shoal.forecast.step import Step
 from shoal.forecast.ways import Way
-from shoal.recipe.load import load
+from shoal.recipe.load import load, strategies_in
 from shoal.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Question:
         """UsageError for whatever cannot be reckoned."""
         first = load(reference, overrides)
         recipes: list[tuple[Recipe, Way]] = []
-        for text in _split(strategies) if strategies else [""]:
+        for text in strategies_in(strategies) if strategies else [""]:
             recipe = load(reference, [*overrides, f"strategy={text}"]).recipe if text else first.recipe
             way = Way.of(recipe.strategy, algorithm)
             if any(way == other for _, other in recipes):
@@ -122,7 +122,8 @@ class Question:
         calibration: Calibration | None = None
         notes: list[str] = []
         for recipe, way in self.recipes:
-            found = study.read(folder, self.name, way.strategy, weak=self.weak)
+            servers = self.network.servers if way.name == "ps" else 0
+            found = study.read(folder, self.name, way.strategy, servers, weak=self.weak)
             rates, rough = found.rates, found.spread
             first, rate = rates[0]
             calibration = Calibration(
@@ -179,16 +180,3 @@ class Question:
             for n in self.workers
         ]
         return Answer(sizes, calibration, self.network, notes)
-
-
-def _split(strategies: str) -> list[str]:
-    """`ps:mode=async,on_dead=stop,ddp` -> the strategies: a comma before KEY=VALUE belongs to the one before it."""
-    found: list[str] = []
-    for word in (word.strip() for word in strategies.split(",")):
-        if not word:
-            raise UsageError(f"--strategies {strategies}: a name is missing; as in ddp,ps,ps:mode=async")
-        if "=" in word and ":" not in word and found:
-            found[-1] += f",{word}"
-        else:
-            found.append(word)
-    return found

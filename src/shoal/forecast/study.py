@@ -28,6 +28,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Of all workers together, while training; None: not done."""
     run: str
     """Its folder, below the study's."""
+    servers: int | None = None
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,8 +79,11 @@ class Found:
         return {n: [run.images_per_s or 0.0 for run in self.runs if run.workers == n] for n in sizes}
 
 
-def read(folder: Path, recipe: str, strategy: Any, *, weak: bool) -> Found:
-    """UsageError: no study, one of something else, no run of use."""
+def read(folder: Path, recipe: str, strategy: Any, servers: int, *, weak: bool) -> Found:
+    """servers: of the strategy, where the study has it with several numbers of them.
+
+    UsageError: no study, one of something else, no run of use.
+    """
     path = folder / FILE
     try:
         told = msgspec.convert(json.loads(path.read_text(encoding="utf-8")), Told)
@@ -105,6 +109,12 @@ def read(folder: Path, recipe: str, strategy: Any, *, weak: bool) -> Found:
     if not mine:
         names = ", ".join(sorted(known)) or "none"
         raise UsageError(f"{shown_path(path)}: no finished run with {Way(strategy).text} (strategies there: {names})")
+    if len({run.servers for run in mine}) > 1:
+        mine = [run for run in mine if run.servers == servers]
+        if not mine:
+            raise UsageError(
+                f"{shown_path(path)}: no finished run with {servers} servers; say --servers as it has them"
+            )
     if all(run.workers > 1 for run in mine):
         mine += _alone(done)
     return Found(mine, *_start(folder, mine), told)

@@ -137,6 +137,19 @@ def short_form(text: str) -> tuple[str, dict[str, Any]]:
     return name, {key.strip(): yaml12.scalar(value) for key, _, value in pairs}
 
 
+def strategies_in(text: str) -> list[str]:
+    """`ps:mode=async,on_dead=stop,ddp` -> the strategies: a comma before KEY=VALUE belongs to the one before it."""
+    found: list[str] = []
+    for word in (word.strip() for word in text.split(",")):
+        if not word:
+            raise UsageError(f"--strategies {text}: a name is missing; as in ddp,ps,ps:mode=async")
+        if "=" in word and ":" not in word and found:
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+    return found
+
+
 def _group_of(held: Any) -> dict[str, Any]:
     return held if isinstance(held, dict) else {"name": held}
 

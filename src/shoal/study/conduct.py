@@ -10,10 +10,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn, TextIO
 
+from shoal.base.errors import INTERRUPTED, REQUEUE
+from shoal.base.run import Run
+from shoal.launch.leash import Leash
 from shoal.study.grid import Cell, Grid
-from shoal.study.measured import Trained, read_run, rows
+from shoal.study.measured import Trained, ending, read_run, rows
 from shoal.study.page import write_page
 from shoal.study.pictures import write_pictures
 from shoal.study.study import Study
@@ -24,7 +29,30 @@ def conduct(study: Study, grid: Grid, tell: Callable[[str], None]) -> list[Train
     """Trains every missing run; returns those that failed. Interrupted, it can be called again and goes on.
 
     Runs that ended well are kept. A run that was cut short is trained anew: its times would be those of two sittings.
+    The caller holds the study's claim.
     """
+    try:
+        with _stopped_by_signals():
+            failed = _train_all(study, grid, tell)
+    except BaseException as error:
+        with suppress(Exception):  # what ended the study is what there is to be told
+            write(study, grid)
+        if not isinstance(error, Exception):
+            tell("stopped; the same command goes on")
+        raise
+    write(study, grid)
+    return failed
+
+
+def write(study: Study, grid: Grid) -> None:
+    """Tables, pictures and page of what is measured by now."""
+    table = rows(study, grid)
+    write_pictures(study, grid, table)
+    write_tables(study, grid, table)
+    write_page(study, grid, table)
+
+
+def _train_all(study: Study, grid: Grid, tell: Callable[[str], None]) -> list[Trained]:
     todo = [(repeat, cell) for repeat, cell in grid.order() if not read_run(study, cell, repeat).done]
     whole, took, failed = grid.repeats * len(grid.cells), [], []
     if len(todo) < whole:
@@ -41,36 +69,68 @@ def conduct(study: Study, grid: Grid, tell: Callable[[str], None]) -> list[Train
         else:
             failed.append(run)
             tell(f"{head}: {run.state} (see {study.log(cell, repeat)})")
-    write(study, grid)
+        write_tables(study, grid, rows(study, grid))
     return failed
 
 
-def write(study: Study, grid: Grid) -> None:
-    """Tables and pictures of what is measured by now."""
-    table = rows(study, grid)
-    write_pictures(study, grid, table)
-    write_tables(study, grid, table)
-    write_page(study, grid, table)
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a study as Ctrl-C does: with the training under way, and with what is known written."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise SystemExit(REQUEUE)
+
+    heard = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _train(study: Study, grid: Grid, cell: Cell, repeat: int) -> Trained:
     run, log = study.run(cell, repeat), study.log(cell, repeat)
-    shutil.rmtree(run.folder, ignore_errors=True)
+    _clear(run)
     log.parent.mkdir(parents=True, exist_ok=True)
     argv = [sys.executable, "-m", "shoal", *grid.command(cell, repeat, run.folder)]
     with open(log, "w") as file:
         file.write(f"$ {shlex.join(argv)}\n")
         file.flush()
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=_surroundings())
-        try:
-            code = process.wait()
-        except BaseException:
-            process.send_signal(signal.SIGTERM)  # the training ends in good order, as at a Ctrl-C of its own
-            process.wait()
-            raise
-    if code == 130:
+        code = _call(argv, file)
+        file.write(f"{ending(code)}\n")
+    if code == INTERRUPTED:
         raise KeyboardInterrupt
     return read_run(study, cell, repeat)
+
+
+def _clear(run: Run) -> None:
+    """Nothing is left of a run that was cut short. UsageError where its training lives on."""
+    if run.folder.exists():
+        run.claim().close()
+        shutil.rmtree(run.folder)
+
+
+def _call(argv: list[str], log: TextIO) -> int:
+    """A command's exit code. It does not outlive this process, and has ended when a signal ends this call."""
+    leash = Leash()
+    child = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_surroundings(),
+        preexec_fn=leash.arm, pass_fds=leash.descriptors,
+    )  # fmt: skip
+    leash.started()
+    try:
+        return child.wait()
+    except BaseException:
+        child.send_signal(signal.SIGTERM)  # the training ends in good order, as at a Ctrl-C of its own
+        try:
+            child.wait()
+        finally:  # a second signal: at once
+            child.kill()
+            child.wait()
+        raise
+    finally:
+        leash.drop()
 
 
 def _surroundings() -> dict[str, str]:

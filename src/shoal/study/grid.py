@@ -10,6 +10,8 @@ from typing import Any
 
 from shoal.base.errors import UsageError
 
+_STRATEGY = ("strategy", "strategy.name")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -28,13 +30,24 @@ class Cell:
     """Whether any number of workers trains the same model."""
 
     @property
+    def way(self) -> str:
+        """The strategy, and its servers where they are several: what has one line in a picture."""
+        return self.strategy + (f", {self.servers} servers" if self.servers > 1 else "")
+
+    @property
     def name(self) -> str:
-        return re.sub(r"[^\w.=-]+", "-", f"{self.strategy}-{self.workers}")
+        servers = f"-s{self.servers}" if self.servers > 1 else ""
+        return re.sub(r"[^\w.=-]+", "-", f"{self.strategy}-{self.workers}{servers}")
 
     @property
     def where(self) -> str:
-        servers = f" and {self.servers} server{'s' * (self.servers != 1)}" if self.servers else ""
-        return f"{self.strategy}, {self.workers} worker{'s' * (self.workers != 1)}{servers}"
+        servers = f" and {counted(self.servers, 'server')}" if self.servers else ""
+        return f"{self.strategy}, {counted(self.workers, 'worker')}{servers}"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,8 @@ class Grid:
     """The batch grows with the workers, and each does the same steps; else all do the same work together."""
     left_out: tuple[str, ...] = ()
     """Cells that cannot be, with the reason."""
+    resolved: dict[str, Any] = field(default_factory=dict)
+    """The recipe as it was read, every key with its value; empty in plans of older Shoals."""
 
     @staticmethod
     def plan(
@@ -64,25 +79,25 @@ class Grid:
         weak: bool = False,
     ) -> Grid:
         """UsageError where the recipe is at fault or no cell is left. Imports no torch."""
-        from shoal.recipe.load import load
+        from shoal.recipe.load import load, plain
 
+        _check_overrides(overrides, strategies)
         base = load(recipe, overrides).recipe
         shared = _weak(base) if weak else ()
-        cells, left_out, wrong = [], [], None
+        cells, left_out = [], []
         for strategy in dict.fromkeys(strategies):
-            for count in sorted(set(workers)):
-                try:
-                    cells.append(_cell(recipe, (*overrides, *shared), strategy, count, servers))
-                except UsageError as error:
-                    if len(workers) == 1 or count == min(workers):
-                        raise  # the strategy itself does not go, whatever the number
-                    wrong = error
-                    left_out.append(f"{strategy}, {count} workers: {error}")
+            found, wrong = _cells(recipe, (*overrides, *shared), strategy, sorted(set(workers)), servers)
+            if wrong and not found:
+                raise next(iter(wrong.values()))  # the strategy itself does not go, whatever the number
+            cells += found
+            left_out += [f"{strategy}, {counted(count, 'worker')}: {error}" for count, error in wrong.items()]
         if not cells:
-            raise wrong or UsageError("no strategies and workers to compare")
+            raise UsageError("no strategies and workers to compare")
+        if servers and not any(cell.servers for cell in cells):
+            raise UsageError(f"--servers {servers}: none of --strategies {','.join(strategies)} has servers; add ps")
         # A built-in recipe is named, an own one must be found from any folder.
         place = str(Path(recipe).resolve()) if Path(recipe).is_file() else recipe
-        return Grid(place, (*overrides, *shared), tuple(cells), repeats, base.seed, weak, tuple(left_out))
+        return Grid(place, (*overrides, *shared), tuple(cells), repeats, base.seed, weak, tuple(left_out), plain(base))
 
     def order(self) -> Iterator[tuple[int, Cell]]:
         """(repeat, cell): forth and back, so that a machine that slowly changes its speed favours no cell."""
@@ -116,12 +131,49 @@ class Grid:
             self.seed,
             self.weak,
             tuple(dict.fromkeys((*self.left_out, *other.left_out))),
+            self.resolved or other.resolved,
         )
 
     def same_work(self, other: Grid) -> bool:
         """Whether their trainings may stand in one table."""
         mine, theirs = ((g.recipe, g.overrides, g.seed, g.weak) for g in (self, other))
         return mine == theirs
+
+    def changes(self, now: Grid, where: str) -> dict[str, tuple[Any, Any]]:
+        """Key -> (here, now), of what differs in the recipe itself since this grid was planned; where: it is kept."""
+        from shoal.recipe import yaml12
+        from shoal.recipe.changes import differences
+        from shoal.recipe.load import parse
+
+        if not self.resolved or not now.resolved:
+            return {}
+        return differences(self.resolved, where, parse(yaml12.write(now.resolved), now.recipe).recipe)
+
+
+def _check_overrides(overrides: Sequence[str], strategies: Sequence[str]) -> None:
+    """UsageError where one would train another strategy than the one that a row is called after."""
+    from shoal.recipe.load import short_form
+
+    said = {f"strategy.{key}": strategy for strategy in strategies for key in short_form(strategy)[1]}
+    for text in overrides:
+        key, _, value = (word.strip() for word in text.partition("="))
+        if key in _STRATEGY:
+            raise UsageError(f"{text}: a study compares strategies; say it as --strategies {value or 'ddp'}")
+        if key in said:
+            raise UsageError(f"{text}: --strategies {said[key]} says it, too; leave one of them out")
+
+
+def _cells(
+    recipe: str, overrides: Sequence[str], strategy: str, workers: Sequence[int], servers: int | None
+) -> tuple[list[Cell], dict[int, UsageError]]:
+    """A strategy with each number of workers; those with which it does not go, and why."""
+    cells, wrong = [], {}
+    for count in workers:
+        try:
+            cells.append(_cell(recipe, overrides, strategy, count, servers))
+        except UsageError as error:
+            wrong[count] = error
+    return cells, wrong
 
 
 def _cell(recipe: str, overrides: Sequence[str], strategy: str, count: int, servers: int | None) -> Cell:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from shoal.base.errors import ShoalError
+from shoal.base.errors import INTERRUPTED, REQUEUE, ShoalError
 from shoal.base.run import Run
+from shoal.report.sinks import Event
 from shoal.report.spent import Spent
 from shoal.report.tables import last
 from shoal.study.grid import Cell, Grid
 from shoal.study.study import Study
+
+MISSING, UNFINISHED = "missing", "unfinished"
+_ENDING = re.compile(r"exit (\d+)|killed by \w+")
+_GO_ON = re.compile(r"(\d+) workers go on")
+"""The note of a training that goes on with fewer."""
 
 
 class Spread(NamedTuple):
@@ -45,8 +54,9 @@ class Trained:
     state: str
     """`done`, `missing`, `unfinished`, or what went wrong."""
     images_per_s: float = 0.0
+    """After the first log line where as much follows as came before it: the first step is part of starting up."""
     seconds: float = 0.0
-    """Training, validating and saving; the start left out."""
+    """Training, validating and saving, from the first step's beginning on."""
     top1: float | None = None
     peak_bytes: int | None = None
     """Memory of the worker that had most, at its highest."""
@@ -56,6 +66,10 @@ class Trained:
     """Of the time without the start."""
     code: str = ""
     """Hash of the Shoal that trained it."""
+    torch: str = ""
+    """Version."""
+    machine: str = ""
+    """GPU, or processor and cores, of the first worker."""
 
     @property
     def done(self) -> bool:
@@ -76,7 +90,7 @@ class Row:
     speed_up: Spread | None
     """Over the base, of runs with the same seed; None without a base."""
     base: Cell | None
-    """What the speed-up is over: this strategy with the fewest workers, or the first strategy where it has no such."""
+    """What the speed-up is over: this way with the fewest workers of all, or the first that has as few."""
     shares: dict[str, float]
 
     @property
@@ -96,31 +110,78 @@ def read_run(study: Study, cell: Cell, repeat: int) -> Trained:
         events = run.read_metrics()
     except ShoalError as error:
         return Trained(cell, repeat, path, str(error))
-    start, end = last(events, "start"), last(events, "end")
-    if start is None:
-        log = study.log(cell, repeat)
-        return Trained(cell, repeat, path, _last_words(log.read_text(errors="replace")) if log.exists() else "missing")
-    if end is None or end["reason"] == "signal":
-        return Trained(cell, repeat, path, "unfinished")
-    try:
-        spent = Spent.of(run)
-        without = spent.total_s - spent.parts["start-up"]
-        shares = {name: seconds / without for name, seconds in spent.parts.items() if name != "start-up"}
-    except ShoalError:  # too short to tell
-        shares = {}
+    end = last(events, "end")
+    if end is None:
+        return Trained(cell, repeat, path, _without_end(study.log(cell, repeat), events))
+    if end["reason"] == "signal":
+        return Trained(cell, repeat, path, UNFINISHED)
+    if (left := _left(events, cell.processes)) < cell.processes:
+        return Trained(cell, repeat, path, f"lost workers: {left} of {cell.processes} were left")
+    environment = _environment(run)
     return Trained(
         cell,
         repeat,
         path,
         "done",
-        images_per_s=end["images_per_s"],
+        images_per_s=_speed(events, end),
         seconds=end["trained_s"] + end["paused_s"],
         top1=end["top1"],
         peak_bytes=end.get("peak_bytes"),
         bytes_per_step=end["bytes_per_step"] or 0.0,
-        shares=shares,
-        code=_code(run),
+        shares=_shares(events, run),
+        code=str(environment.get("code", "")),
+        torch=str(environment.get("torch", "")),
+        machine=_machine(environment),
     )
+
+
+def _speed(events: Sequence[Event], end: Event) -> float:
+    """Images/s without the first log interval, whose first step may compile; of all where too little follows it."""
+    logged = [event for event in events if event["event"] == "train"]
+    if logged and logged[-1]["images"] >= 2 * logged[0]["images"]:
+        images, seconds = (logged[-1][key] - logged[0][key] for key in ("images", "trained_s"))
+        return images / seconds
+    return end["images_per_s"]
+
+
+def _shares(events: Sequence[Event], run: Run) -> dict[str, float]:
+    try:
+        spent = Spent.of_events(events, run)
+    except ShoalError:  # too short to tell
+        return {}
+    without = spent.total_s - spent.parts["start-up"]
+    return {name: seconds / without for name, seconds in spent.parts.items() if name != "start-up"}
+
+
+def _left(events: Sequence[Event], workers: int) -> int:
+    """Workers who were still there at the end, of those that it began with."""
+    told = [event["workers"] for event in events if event["event"] == "staleness"]
+    notes = (_GO_ON.match(event["text"]) for event in events if event["event"] == "note")
+    return min([workers, *told, *(int(match[1]) for match in notes if match)])
+
+
+def _without_end(log: Path, events: Sequence[Event]) -> str:
+    """Why a training did not come to its end, by what its command said last; `ending` is the log's last line."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    lines = [line.strip() for line in lines if line.strip() and not line.startswith("$ ")]
+    match = _ENDING.fullmatch(lines[-1]) if lines else None
+    if match is None or match[1] in map(str, (REQUEUE, INTERRUPTED)):
+        return UNFINISHED if lines or events else MISSING
+    return f"failed: {_cause(lines[:-1]) if match[1] and len(lines) > 1 else lines[-1]}"
+
+
+def _cause(said: Sequence[str]) -> str:
+    """What a training says last, in one line. A launcher names the worker that failed first, then what it said."""
+    first = next((place for place in reversed(range(len(said))) if " failed first: " in said[place]), None)
+    if first is None:
+        return said[-1].removeprefix("ERROR: ")
+    own = [line for line in said[first + 1 :] if not line.startswith("log: ")]
+    return f"{said[first]}: {own[-1]}" if own and re.search(r"exit \d+$", said[first]) else said[first]
+
+
+def ending(code: int) -> str:
+    """The last line of a log: what became of the command, by its exit code as `subprocess` tells it."""
+    return f"exit {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
 def rows(study: Study, grid: Grid) -> list[Row]:
@@ -153,17 +214,20 @@ def _base(cell: Cell, runs: dict[Cell, tuple[Trained, ...]]) -> Cell | None:
     if not measured:
         return None
     fewest = min(other.workers for other in measured)
-    own = [other for other in measured if other.strategy == cell.strategy and other.workers == fewest]
-    return own[0] if own else next(other for other in measured if other.workers == fewest)
+    few = [other for other in measured if other.workers == fewest]
+    return min(few, key=lambda other: (other.strategy != cell.strategy, other.servers != cell.servers))
 
 
-def _code(run: Run) -> str:
+def _environment(run: Run) -> dict[str, Any]:
     try:
-        return str(json.loads(run.environment.read_text()).get("code", ""))
+        found = json.loads(run.environment.read_text())
     except (OSError, ValueError):
-        return ""
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def _last_words(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return f"failed: {lines[-1]}" if lines else "failed"
+def _machine(environment: dict[str, Any]) -> str:
+    device, cpu = environment.get("device", "cpu"), environment.get("cpu")
+    if device != "cpu":
+        return device
+    return f"{cpu}, {environment.get('cores')} cores" if cpu else ""

@@ -14,7 +14,7 @@ from shoal.study.grid import Grid
 from shoal.study.measured import Row
 from shoal.study.study import Study
 from shoal.study.words import conclusion, warnings
-from shoal.study.write import HEADER, PICTURES, shown
+from shoal.study.write import CAPTION, HEADER, PICTURES, shown
 
 
 def write_page(study: Study, grid: Grid, table: Sequence[Row]) -> None:
@@ -26,6 +26,7 @@ def write_page(study: Study, grid: Grid, table: Sequence[Row]) -> None:
         grid=grid,
         conclusion=conclusion(grid, table),
         warnings=warnings(table, grid),
+        caption=CAPTION,
         header=HEADER,
         rows=[(shown(row), row) for row in table],
         pictures=[(PICTURES[name], _uri(study.picture(name, "svg"))) for name in drawn],

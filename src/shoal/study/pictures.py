@@ -51,15 +51,15 @@ def _figure(grid: Grid, columns: int) -> Figure:
     return figure
 
 
-def _by_strategy(rows: Sequence[Row]) -> list[tuple[str, str, str, list[Row]]]:
-    """(strategy, colour, marker, its rows by workers)."""
-    names = list(dict.fromkeys(row.cell.strategy for row in rows))
+def _by_way(rows: Sequence[Row]) -> list[tuple[str, str, str, list[Row]]]:
+    """(way, colour, marker, its rows by workers)."""
+    names = list(dict.fromkeys(row.cell.way for row in rows))
     return [
         (
             name,
             _COLORS[place % len(_COLORS)],
             _MARKERS[place % len(_MARKERS)],
-            sorted((row for row in rows if row.cell.strategy == name), key=lambda row: row.cell.workers),
+            sorted((row for row in rows if row.cell.way == name), key=lambda row: row.cell.workers),
         )
         for place, name in enumerate(names)
     ]
@@ -85,7 +85,7 @@ def _over_workers(axes: Axes, rows: Sequence[Row], label: str) -> None:
 
 
 def _throughput(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
-    for name, color, marker, own in _by_strategy(rows):
+    for name, color, marker, own in _by_way(rows):
         _bars(axes[0], own, [row.speed for row in own if row.speed], color, marker, name)
     _over_workers(axes[0], rows, "images/s, all workers (median, smallest, largest)")
     return True
@@ -97,7 +97,7 @@ def _efficiency(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
     if len(counts) < 2:
         return False
     first, second = axes
-    for name, color, marker, own in _by_strategy(known):
+    for name, color, marker, own in _by_way(known):
         _bars(first, own, [row.speed_up for row in own if row.speed_up], color, marker, name)
         _bars(second, own, [row.efficiency for row in own if row.efficiency], color, marker, name)
     first.plot(counts, [count / counts[0] for count in counts], "--", color="#777777", label="ideal")
@@ -109,14 +109,14 @@ def _efficiency(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
 
 def _accuracy(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
     known = [row for row in rows if row.top1 is not None and row.seconds is not None]
-    for name, color, marker, own in _by_strategy(known):
+    for name, color, marker, own in _by_way(known):
         for row in own:
             for run in row.runs:
                 if run.done and run.top1 is not None:
                     label = name if row is own[0] and run.repeat == 0 else None
                     axes[0].plot(run.seconds, run.top1, marker, color=color, label=label, alpha=0.8)
                     axes[0].annotate(f" {row.cell.workers}", (run.seconds, run.top1), fontsize=8, color=color)
-    axes[0].set_xlabel("training and validation, s (start-up left out); the number is the workers")
+    axes[0].set_xlabel("training, validating and saving, s; the number is the workers")
     axes[0].set_ylabel("validation top-1 at the end")
     axes[0].grid(alpha=0.3)
     if known:
@@ -126,7 +126,7 @@ def _accuracy(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
 
 def _curves(axes: Sequence[Axes], rows: Sequence[Row], study: Study) -> bool:
     drawn = False
-    for name, color, _, own in _by_strategy(rows):
+    for name, color, _, own in _by_way(rows):
         for row in own:
             for run in row.runs:
                 points = _validations(Run(study.folder / run.path)) if run.done else []
@@ -154,7 +154,7 @@ def _validations(run: Run) -> list[tuple[int, float]]:
 def _shares(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
     known = [row for row in rows if row.shares]
     left = [0.0] * len(known)
-    names = [f"{row.cell.strategy}, {row.cell.workers}" for row in known]
+    names = [row.cell.where for row in known]
     for place, part in enumerate(part for part in PARTS if part != "start-up"):
         widths = [100 * row.shares.get(part, 0.0) for row in known]
         hatch = "//" if place >= len(_COLORS) else None

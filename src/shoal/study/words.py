@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.study.grid import Grid
-from shoal.study.measured import Row, Spread
+from shoal.study.measured import MISSING, Row, Spread
 
 _COSTS = {
     "exchange": "exchanging gradients",
@@ -42,11 +42,19 @@ def conclusion(grid: Grid, table: Sequence[Row]) -> str:
 def warnings(table: Sequence[Row], grid: Grid) -> list[str]:
     """What a reader must know before he believes the table."""
     told = [f"left out: {text}" for text in grid.left_out]
-    for row in table:
-        told += [f"{row.cell.where}, repeat {run.repeat + 1}: {run.state}" for run in row.runs if not run.done]
-    codes = sorted({run.code for row in table for run in row.runs if run.code})
-    if len(codes) > 1:
-        told.append(f"runs of {len(codes)} versions of Shoal stand in one table ({', '.join(codes)}): not comparable")
+    runs = [run for row in table for run in row.runs]
+    wrong = [run for run in runs if not run.done and run.state != MISSING]
+    told += [f"{run.cell.where}, repeat {run.repeat + 1}: {run.state}" for run in wrong]
+    if missing := sum(run.state == MISSING for run in runs):
+        told.append(f"{missing} of {len(runs)} trainings are still missing")
+    for of, found in (
+        ("of {} versions of Shoal", {run.code for run in runs}),
+        ("with {} versions of torch", {run.torch for run in runs}),
+        ("on {} kinds of machines", {run.machine for run in runs}),
+    ):
+        if len(several := sorted(found - {""})) > 1:
+            kinds = of.format(len(several))
+            told.append(f"runs {kinds} stand in one table ({'; '.join(several)}): not comparable")
     if grid.repeats < 3:
         told.append(f"n = {grid.repeats}: too few repeats to tell a difference from noise; use --repeats 3 or more")
     return told
@@ -110,7 +118,14 @@ def _accuracy(measured: Sequence[Row]) -> str:
     best, highest = max(told, key=lambda pair: pair[1].median)
     if len(told) == 1:
         return f"Validation accuracy {figure(highest, '.4f')}."
-    worse = [(row, top1) for row, top1 in told if top1.n > 1 and top1.apart(highest)]
+    if any(top1.n == 1 for _, top1 in told):
+        lowest = min(top1.low for _, top1 in told)
+        most = max(top1.high for _, top1 in told)
+        where = (
+            f"{lowest:.4f} to {most:.4f}, highest with {best.cell.where}" if lowest < most else f"{most:.4f} everywhere"
+        )
+        return f"Validation accuracy {where}; n = 1 tells no spread."
+    worse = [(row, top1) for row, top1 in told if top1.apart(highest)]
     if not worse:
         lowest = min(top1.median for _, top1 in told)
         return f"Validation accuracy is the same within its spread everywhere ({lowest:.4f} to {highest.median:.4f})."

@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.base.files import write_whole
 from shoal.study.grid import Grid
-from shoal.study.measured import Row, Spread, Trained
+from shoal.study.measured import MISSING, Row, Spread, Trained
 from shoal.study.study import Study
 from shoal.study.words import conclusion, warnings
 
@@ -49,6 +49,8 @@ def _run(run: Trained) -> dict[str, Any]:
         "peak_bytes": run.peak_bytes,
         "bytes_per_step": run.bytes_per_step if run.done else None,
         "code": run.code,
+        "torch": run.torch,
+        "machine": run.machine,
         **{f"share_{name}": share for name, share in run.shares.items()},
     }
 
@@ -69,6 +71,7 @@ def _cell(row: Row) -> dict[str, Any]:
         "efficiency": row.efficiency.median if row.efficiency else None,
         "base_strategy": base.strategy if base else None,
         "base_workers": base.workers if base else None,
+        "base_servers": base.servers if base else None,
         "peak_bytes": row.peak_bytes.high if row.peak_bytes else None,
         "bytes_per_step": max((run.bytes_per_step for run in done), default=None),
     }
@@ -103,6 +106,13 @@ HEADER = (
     "sent per step, kB",
 )
 
+CAPTION = (
+    "Medians, smallest and largest of n trainings. Time is training, validating and saving, from the first step's "
+    "beginning on; images/s leave out what came before the first log line, where as much followed. Speed-up and "
+    "efficiency are over the same strategy with the fewest workers, or over the way that stands beside them, run by "
+    "run with equal seeds."
+)
+
 
 def shown(row: Row) -> list[str]:
     """The cells of a row for people, under HEADER."""
@@ -117,12 +127,19 @@ def shown(row: Row) -> list[str]:
         _short(row.seconds, ".1f"),
         _short(row.speed, ",.0f"),
         format(row.speed.median / cell.workers, ",.0f") if row.speed else "-",
-        "1" if own else _short(row.speed_up, ".2f"),
+        "1" if own else _short(row.speed_up, ".2f") + _over(row),
         "100 %" if own else (f"{row.efficiency.median:.0%}".replace("%", " %") if row.efficiency else "-"),
         _short(row.top1, ".4f"),
         format(row.peak_bytes.high * MIB, ",.0f") if row.peak_bytes else "-",
         format(max(run.bytes_per_step for run in done) / 1000, ",.0f") if done else "-",
     ]
+
+
+def _over(row: Row) -> str:
+    """What a speed-up is over, where that is another strategy, or one with other servers."""
+    cell, base = row.cell, row.base
+    named = base is not None and (base.strategy, base.servers) != (cell.strategy, cell.servers)
+    return f" over {base.where}" if base is not None and named else ""
 
 
 def _short(spread: Spread | None, form: str) -> str:
@@ -134,6 +151,7 @@ def _short(spread: Spread | None, form: str) -> str:
 
 def markdown(study: Study, grid: Grid, table: Sequence[Row]) -> str:
     """The report as Markdown: conclusion, table, runs, pictures."""
+    trained = [run for row in table for run in row.runs if run.state != MISSING]
     kind = "weak: the batch grows with the workers" if grid.weak else "strong: all do the same work together"
     lines = [
         f"# {' '.join((grid.recipe, *grid.overrides))}",
@@ -142,14 +160,13 @@ def markdown(study: Study, grid: Grid, table: Sequence[Row]) -> str:
         "",
         *(f"- **{text}**" for text in warnings(table, grid)),
         "",
-        f"Scaling: {kind}. Medians, smallest and largest of n trainings with seeds from {grid.seed} on; times without "
-        "start-up; speed-up and efficiency over the same strategy with the fewest workers, run by run.",
+        f"Scaling: {kind}; seeds from {grid.seed} on. {CAPTION}",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + " --- |" * len(HEADER),
         *("| " + " | ".join(shown(row)) + " |" for row in table),
         "",
-        "Runs: " + ", ".join(f"[{run.path}]({run.path})" for row in table for run in row.runs),
+        "Runs: " + ", ".join(f"[{run.path}]({run.path})" for run in trained),
         "",
     ]
     lines += [f"![{title}]({name}.svg)" for name, title in PICTURES.items() if study.picture(name, "svg").exists()]
