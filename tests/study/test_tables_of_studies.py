@@ -35,7 +35,7 @@ def a_run(run, speed: float, top1: float, *, code: str = "c0de", reason: str = "
     run.folder.mkdir(parents=True, exist_ok=True)
     time = {"event": "time", "images": 900, "steps": 9, "own_s": 0.0, "slowest": None, "ranks": []}
     events = [
-        {"event": "start", "num_ranks": 2, "batch": 100, "images": 0},
+        {"event": "start", "num_ranks": 2, "batch": 100, "images": 0, "strategy": "ddp"},
         {**time, "parts": {**NO_TIME, "compute": 8.0, "exchange": 1.0}},
         {"event": "val", "images": 1000, "top1": top1, "seconds": 1.0, "count": 100},
         {"event": "end", "step": 10, "images_per_s": speed, "trained_s": 9.0, "paused_s": 1.0, "top1": top1,
