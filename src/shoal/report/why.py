@@ -108,6 +108,7 @@ def _brakes(spent: Spent, trained: float) -> Iterator[Brake]:
     if (small := _small_batch(spent)) > 0:
         text = (
             f"batches of {spent.batch} are so small that {small / trained:.0%} of the time goes to the steps themselves"
+            + ", the exchange included" * spent.hidden
         )
         yield brake("small batch", small, text)
     yield brake("validation", parts["validation"], f"validating takes {parts['validation'] / trained:.0%} of the time")
