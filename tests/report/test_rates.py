@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,16 @@ def test_nothing_is_suggested_where_nothing_was_seen(bad: Curve, told: str) -> N
     rates = Rates((bad,))
     assert told in str(rates.fault) and "suggested         none" in rates.text()
     assert json.loads(json.dumps(rates.plain()))["suggested"] is None
+
+
+def test_a_loss_that_was_never_finite_tells_nothing_of_rates() -> None:
+    never = Curve(0, RATES, ())
+    (line,) = Rates((never,)).text().splitlines()
+    assert line.startswith("suggested         none: the loss is not finite before the first step")
+    rates = Rates((never, curve(1)))
+    assert "diverges at" in rates.text() and "n = 1 seeds" in rates.text() and rates.fault is not None
+    first: Any = rates.plain()["curves"]
+    assert first[0]["diverged"] is first[0]["lowest"] is None
 
 
 @pytest.mark.parametrize(("loss", "bad"), [(4.5, False), (4.7, True), (math.nan, True), (math.inf, True)])

@@ -48,6 +48,30 @@ def test_how_it_ended_and_what_held_it_back(tmp_path: Path, change: Event, told:
     assert told in said(tmp_path, *FULL[:-1], END | change)
 
 
+TIME: Event = {
+    "event": "time", "step": 46, "epoch": 1, "images": 2876, "steps": 45, "own_s": 0.0, "slowest": None, "ranks": [],
+    "parts": {"input": 0.0, "transfer": 0.0, "compute": 12.0, "exchange": 0.0, "waiting": 0.0, "update": 0.0,
+              "other": 0.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("start", "val", "said_so", "unsaid"),
+    [
+        ({}, {"seconds": 0.6}, "Nothing held it back but the arithmetic", "What held"),
+        ({}, {}, "What held it back most, its start aside: batches of 64 are so small that", "Nothing"),
+        ({"strategy": "fsdp"}, {"seconds": 0.6}, "went into computing and exchanging gradients", "othing held"),
+    ],
+    ids=["free", "small batch", "fsdp"],
+)
+def test_nothing_held_it_back_only_where_nothing_is_said_to(
+    tmp_path: Path, start: Event, val: Event, said_so: str, unsaid: str
+) -> None:
+    end = END | {"first_step_s": 0.5, "program_s": 13.3}
+    text = said(tmp_path, START | start, TRAIN, EPOCH, VAL | val, SAVE, TIME, end)
+    assert said_so in text and unsaid not in text
+
+
 TEACHER = {"name": "resnet50d", "from": "runs/large", "weights": "0123456789abcdef"}
 
 

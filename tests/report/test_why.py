@@ -2,9 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from shoal.base.errors import ShoalError
 from shoal.base.run import Run
+from shoal.cli.why import command
 from shoal.report.spent import PARTS, Spent
 from shoal.report.why import Why
 
@@ -12,11 +14,18 @@ NONE = dict.fromkeys(("input", "transfer", "compute", "exchange", "waiting", "up
 
 
 def a_run(
-    folder: Path, *times: dict, workers: int = 2, validation: float = 1.0, end: bool = True, batch: int = 100
+    folder: Path,
+    *times: dict,
+    workers: int = 2,
+    validation: float = 1.0,
+    end: bool = True,
+    batch: int = 100,
+    strategy: str = "ddp",
 ) -> Run:
     """A run that told `times`: of each the seconds of its parts, and what else a `time` event holds."""
     run = Run(folder)
-    events: list[dict] = [{"event": "start", "num_ranks": workers, "batch": batch, "images": 0}]
+    start = {"event": "start", "num_ranks": workers, "batch": batch, "images": 0, "strategy": strategy}
+    events: list[dict] = [start]
     for number, told in enumerate(times, 1):
         extra = {key: told.pop(key) for key in ("slowest", "ranks") if key in told}
         event = {"event": "time", "images": number * 10 * batch, "steps": 10, "own_s": 0.01 * number}
@@ -36,6 +45,11 @@ def late(rank: int, last: int, gain_s: float, because: str = "compute", made: tu
         for other in range(2)
     ]
     return {"slowest": {"rank": rank, "last": last, "gain_s": gain_s, "because": because}, "ranks": ranks}
+
+
+def started(run: Run) -> Path:
+    run.recipe.write_text("")
+    return run.folder
 
 
 def test_parts_sum_to_the_program(tmp_path):
@@ -97,6 +111,30 @@ def test_a_batch_that_is_too_small_is_known_by_the_validation(tmp_path):
 def test_nothing_holds_up_who_only_computes(tmp_path):
     why = Why.of(Spent.of(a_run(tmp_path, {"compute": 15.4}, validation=0.05, batch=1000, workers=1)))
     assert [brake.kind for brake in why.brakes if brake.kind != "small batch"] == []
+
+
+def test_nobody_says_that_nothing_holds_up_who_exchanges_while_it_computes(tmp_path):
+    run = a_run(tmp_path, {"compute": 14.4}, batch=100_000, validation=0.5, strategy="fsdp")
+    why = Why.of(Spent.of(run))
+    assert why.brakes == ()
+    assert why.verdict.startswith("computing and the exchange within it take 90%") and "nothing" not in why.verdict
+    told = CliRunner().invoke(command, [str(started(run))]).output
+    assert "compute holds the exchange and waiting for others, too" in told and "othing" not in told
+    alone = a_run(tmp_path, {"compute": 14.4}, batch=100_000, validation=0.5, strategy="fsdp", workers=1)
+    assert "nothing holds it up" in Why.of(Spent.of(alone)).verdict
+
+
+def test_stages_hand_on_more_than_gradients(tmp_path):
+    first = Why.of(Spent.of(a_run(tmp_path, {"compute": 5.0, "exchange": 6.0}, strategy="pipeline"))).brakes[0]
+    assert first.text == "stages stand still for one another or hand on 38% of the time"
+
+
+def test_a_straggler_is_known_by_the_steps_in_which_workers_met(tmp_path):
+    told = late(1, 2, 4.0)
+    told["slowest"]["of"] = 2
+    first = Why.of(Spent.of(a_run(tmp_path, {"compute": 8.0, "waiting": 2.0, **told}))).brakes[0]
+    assert (first.kind, first.rank) == ("straggler", 1)
+    assert first.text.startswith("worker 1 comes last to 2 of 2 exchanges")
 
 
 def test_a_run_that_told_nothing(tmp_path):

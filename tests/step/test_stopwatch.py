@@ -34,6 +34,15 @@ def test_a_pause_belongs_to_no_step():
     assert float(watch.read().sum()) < 0.04
 
 
+def test_marks_within_a_pause_do_not_end_it():
+    watch = Stopwatch()
+    with watch.paused():
+        watch.to(COMPUTE)  # by a rig that is asked to meet, say
+        time.sleep(0.05)
+    watch.lap()
+    assert float(watch.read().sum()) < 0.04
+
+
 def test_what_was_before_a_reset_is_forgotten():
     watch = Stopwatch()
     watch.lap()
@@ -71,8 +80,20 @@ def test_waiting_is_what_others_stood_longer():
     told = _with([[[1.0], [0.75]], [[1.5], [0.25]]])
     assert told["parts"]["exchange"] == 0.25
     assert told["parts"]["waiting"] == 0.25  # half a second of one of two workers
-    assert told["slowest"] == {"rank": 1, "last": 1, "gain_s": 0.5, "because": "compute"}
+    assert told["slowest"] == {"rank": 1, "last": 1, "of": 1, "gain_s": 0.5, "because": "compute"}
     assert sum(told["parts"].values()) == 1.75
+
+
+def test_only_steps_in_which_workers_met_tell_who_came_last():
+    told = _with([[[0.1, 0.1, 0.1], [0.0, 0.0, 0.7]], [[0.3, 0.3, 0.3], [0.0, 0.0, 0.1]]])
+    assert told["steps"] == 3 and told["parts"]["exchange"] == 0.1 and told["parts"]["waiting"] == 0.3
+    assert {name: told["slowest"][name] for name in ("rank", "last", "of")} == {"rank": 1, "last": 1, "of": 1}
+    assert [row["last"] for row in told["ranks"]] == [0, 1]
+
+
+def test_nobody_comes_last_where_nobody_met():
+    told = _with([[[1.0], [0.0]], [[2.0], [0.0]]])
+    assert told["slowest"] is None and told["parts"]["compute"] == 1.5 and told["parts"]["waiting"] == 0
 
 
 def test_workers_who_go_their_own_ways_may_have_done_unequal_numbers_of_steps():

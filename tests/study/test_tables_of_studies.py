@@ -39,7 +39,7 @@ def a_run(run, speed: float, top1: float, *, reason: str = "length", told=(), **
     run.folder.mkdir(parents=True, exist_ok=True)
     time = {"event": "time", "images": 900, "steps": 9, "own_s": 0.0, "slowest": None, "ranks": []}
     events = [
-        {"event": "start", "num_ranks": 2, "batch": 100, "images": 0},
+        {"event": "start", "num_ranks": 2, "batch": 100, "images": 0, "strategy": "ddp"},
         *told,
         {**time, "parts": {**NO_TIME, "compute": 8.0, "exchange": 1.0}},
         {"event": "val", "images": 1000, "top1": top1, "seconds": 1.0, "count": 100},

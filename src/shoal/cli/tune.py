@@ -66,7 +66,9 @@ def lr(
         click.echo(f"seed {curve.seed}: {len(curve.losses)} steps", err=True)
 
     rates = sweep(loaded.recipe, low, high, steps, seeds, tell)
+    told = rates.text()
     if all(curve.losses for curve in rates.curves):
         rates.picture(picture, f"{loaded.name}: loss while the learning rate rises")
-    click.echo(json.dumps(rates.plain(), indent=1) if as_json else f"{rates.text()}\n{'picture':18}{picture}")
+        told += f"\n{'picture':18}{picture}"
+    click.echo(json.dumps(rates.plain(), indent=1) if as_json else told)
     return FAILED if rates.fault else 0

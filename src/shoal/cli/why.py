@@ -35,10 +35,12 @@ def _text(why):
         table([*rows, ("all", spent.total_s, "100.0 %")], ("part", "seconds", "share")),
         "",
         f"{spent.steps} steps of {spent.workers} workers measured; the instruments took {spent.own_s:.3f} s",
+        *([f"compute holds the exchange and waiting for others, too: {spent.strategy}'s go on within the passes"]
+          if spent.hidden else []),
         "",
-    ]
+    ]  # fmt: skip
     if not why.brakes:
-        return "\n".join([*lines, f"Nothing held it up: {why.verdict}"])
+        return "\n".join([*lines, f"No brake: {why.verdict}"])
     brakes = [(f"{brake.speed_up:.2f} x", brake.kind, brake.text) for brake in why.brakes]
     return "\n".join([*lines, table(brakes, ("without", "brake", "because"))])
 

@@ -55,12 +55,18 @@ def _work(run: Run, name: str, resume: str, signals: StopSignals, pulse: Pulse) 
     from dataclasses import replace
 
     from shoal.base.world import World
-    from shoal.cli import BEGAN
     from shoal.recipe.load import load
     from shoal.train.worker import work
 
     if int(os.environ.get("SHOAL_GENERATION", "0")) and (resume == "never" or run.steps_saved()):
         resume = "auto"  # after a restart its own checkpoints count, not the one that the first start began from
     loaded = replace(load(str(run.recipe)), name=name)
-    began = float(os.environ.get("SHOAL_BEGAN", BEGAN))
-    return work(loaded, run, World.from_env(os.environ), signals, resume=resume, began=began, pulse=pulse)
+    return work(loaded, run, World.from_env(os.environ), signals, resume=resume, began=_began(), pulse=pulse)
+
+
+def _began() -> float:
+    """Unix time of the command that started this worker; after a restart, of the worker itself: what was before is an
+    earlier sitting's time."""
+    from shoal.cli import BEGAN
+
+    return BEGAN if int(os.environ.get("SHOAL_GENERATION", "0")) else float(os.environ.get("SHOAL_BEGAN", BEGAN))

@@ -51,8 +51,8 @@ class Curve:
 
     @property
     def diverged(self) -> float | None:
-        """The first rate at which it did, if it did."""
-        return self.rates[len(self.losses)] if len(self.losses) < len(self.rates) else None
+        """The first rate at which it did, if it did; a loss that was never finite tells nothing of rates."""
+        return self.rates[len(self.losses)] if 0 < len(self.losses) < len(self.rates) else None
 
 
 def diverges(loss: float, first: float) -> bool:
@@ -73,6 +73,8 @@ class Rates:
     @property
     def fault(self) -> str | None:
         """Why nothing is suggested."""
+        if not all(curve.losses for curve in self.curves):
+            return "the loss is not finite before the first step, at whatever rate; look at the data and at precision"
         if any(len(curve.losses) < 2 for curve in self.curves):
             return "it diverged at the first rates; begin lower, with --from"
         if all(curve.lowest == curve.rates[-1] for curve in self.curves):
@@ -104,12 +106,13 @@ class Rates:
         """A row for each figure: its median over seeds, and its ends."""
         held = [curve for curve in self.curves if curve.losses]
         ends = [curve.diverged for curve in self.curves if curve.diverged is not None]
-        rows = [
-            ("falls fastest at", _spread([curve.steepest for curve in held])),
-            ("is least at", _spread([curve.lowest for curve in held])),
-            ("diverges at", _spread(ends) if ends else "no rate tried"),
-            ("suggested", (self.fault and f"none: {self.fault}") or f"optim.lr={self.suggested:.2g}"),
-        ]
+        rows = [("suggested", (self.fault and f"none: {self.fault}") or f"optim.lr={self.suggested:.2g}")]
+        if held:
+            rows[:0] = [
+                ("falls fastest at", _spread([curve.steepest for curve in held])),
+                ("is least at", _spread([curve.lowest for curve in held])),
+                ("diverges at", _spread(ends) if ends else "no rate tried"),
+            ]
         return "\n".join(f"{name:18}{told}" for name, told in rows)
 
     def picture(self, path: Path, title: str) -> None:

@@ -53,7 +53,8 @@ def shares(reading: Reading) -> list[Share]:
     except ShoalError:  # it has not come so far as to tell
         return _roughly(reading)
     assert set(_WORDS) == set(PARTS)
-    return [Share(name, spent.parts[part], spent.total_s, remedy) for part, (name, remedy) in _WORDS.items()]
+    words = _WORDS | ({"compute": ("computing and exchanging gradients", "")} if spent.hidden else {})
+    return [Share(name, spent.parts[part], spent.total_s, remedy) for part, (name, remedy) in words.items()]
 
 
 def _roughly(reading: Reading) -> list[Share]:

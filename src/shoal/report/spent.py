@@ -42,6 +42,7 @@ class Spent:
     total_s: float
     steps: int
     workers: int
+    strategy: str
     batch: int
     images: int
     """Trained on in the steps that were measured."""
@@ -53,6 +54,11 @@ class Spent:
     """Computing of the worker that did least: what nobody's fault makes longer."""
     own_s: float
     """Seconds of the instruments themselves, part of `other`."""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether `compute` holds the exchange, too, and waiting for others: fsdp's go on within the passes."""
+        return self.strategy == "fsdp" and self.workers > 1
 
     @staticmethod
     def of(run: Run) -> Spent:
@@ -69,8 +75,8 @@ class Spent:
         times = [event for event in sitting if event["event"] == "time"]
         if not times:
             raise ShoalError(
-                f"{run.metrics_file}: tells nothing of where time went: the training ended before its second log "
-                "line, or was made by an older Shoal"
+                f"{run.metrics_file}: tells nothing of where time went yet: a training does with a log line, every 40 "
+                "to 500 steps, and when it ends; one that was killed before, or had an older Shoal, never did"
             )
         return _spent(sitting, times)
 
@@ -96,6 +102,7 @@ def _spent(sitting: Sequence[Event], times: list[Event]) -> Spent:
         total_s=total,
         steps=steps,
         workers=start["num_ranks"],
+        strategy=start["strategy"],
         batch=start["batch"],
         images=min(steps * start["batch"], times[-1]["images"] - start["images"]),
         slowest=_slowest(times),
@@ -114,7 +121,7 @@ def _least_compute(times: list[Event], mean: float) -> float:
 
 
 def _slowest(times: list[Event]) -> tuple[Slowest, ...]:
-    told = [(event["slowest"], event["steps"]) for event in times if event["slowest"]]
+    told = [(event["slowest"], event["slowest"].get("of", event["steps"])) for event in times if event["slowest"]]
     steps = sum(count for _, count in told)
     last: Counter[int] = Counter()
     for event in times:

@@ -124,19 +124,22 @@ def _pace(reading: Reading) -> Iterator[str]:
         return
     told = reading.end or last(reading.events, "train")
     speed = f" at {told['images_per_s']:,.0f} images/s" if told and told["images_per_s"] else ""
-    held = brake(found)
-    if held is None:
-        yield (
-            f"Nothing held it back but the arithmetic: {percent(found[0].share)} of its time went into "
-            f"{found[0].name}{speed}. More or faster workers would make it shorter."
-        )
-    else:
+    held, why = brake(found), _why(reading)
+    free = why is None or not (why.brakes or why.spent.hidden)
+    if held is not None:
         most = "Most" if held.share > 0.5 else "Much"
         yield f"{most} of its time, {percent(held.share)}, went into {held.name}{held.remedy}."
         if speed:
             yield f"It trained{speed}."
-    if (why := _why(reading)) is not None and why.brakes:
-        yield f"Its steps: {why.verdict}."
+    else:
+        went = f"{percent(found[0].share)} of its time went into {found[0].name}{speed}."
+        yield (
+            f"Nothing held it back but the arithmetic: {went} More or faster workers would make it shorter."
+            if free
+            else went
+        )
+    if why is not None and why.brakes:
+        yield f"What held it back most, its start aside: {why.verdict}."
 
 
 def _why(reading: Reading) -> Why | None:

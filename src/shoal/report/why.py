@@ -59,10 +59,12 @@ class Why:
         if self.brakes:
             first = self.brakes[0]
             return f"{first.text}; without it {first.speed_up:.2f} x as fast"
-        trained = 1 - self.shares["start-up"]
+        share = f"{self.shares['compute'] / (1 - self.shares['start-up']):.0%} of the time after the start"
+        if self.spent.hidden:
+            return f"computing and the exchange within it take {share}; {self.spent.strategy} does not tell them apart"
         return (
-            f"computing takes {self.shares['compute'] / trained:.0%} of the time after the start and nothing holds it "
-            "up: only more workers, a faster device or fewer bits make it faster"
+            f"computing takes {share} and nothing holds it up: only more workers, a faster device or fewer bits make "
+            "it faster"
         )
 
     @property
@@ -99,14 +101,14 @@ def _brakes(spent: Spent, trained: float) -> Iterator[Brake]:
         yield brake("uneven", waited, f"workers wait {waited / trained:.0%} of the time for the last ones")
     yield brake("input", feeding, f"workers stand still {feeding / trained:.0%} of the time for images to be ready")
     yield brake("transfer", parts["transfer"], f"moving images to the device takes {parts['transfer'] / trained:.0%}")
-    yield brake(
-        "exchange",
-        parts["exchange"],
-        f"exchanging gradients takes {parts['exchange'] / trained:.0%} of the time beyond what computing hides",
-    )
+    exchanging = f"exchanging gradients takes {parts['exchange'] / trained:.0%} of the time beyond what computing hides"
+    if spent.strategy == "pipeline":
+        exchanging = f"stages stand still for one another or hand on {parts['exchange'] / trained:.0%} of the time"
+    yield brake("exchange", parts["exchange"], exchanging)
     if (small := _small_batch(spent)) > 0:
         text = (
             f"batches of {spent.batch} are so small that {small / trained:.0%} of the time goes to the steps themselves"
+            + ", the exchange included" * spent.hidden
         )
         yield brake("small batch", small, text)
     yield brake("validation", parts["validation"], f"validating takes {parts['validation'] / trained:.0%} of the time")

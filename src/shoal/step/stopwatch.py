@@ -28,6 +28,7 @@ class Stopwatch:
         self.marks: list[tuple[int, float]] | None = None
         """What began when (seconds of the performance counter), while somebody wants to know."""
         self._part, self._since = OTHER, time.perf_counter()
+        self._is_paused = False
         self._row = [0.0] * (_PAUSED + 1)
         self._rows: list[list[float]] = []
         self._price_s = self._price()
@@ -40,7 +41,9 @@ class Stopwatch:
         return (self._since - began) / 200
 
     def to(self, part: int) -> None:
-        """What follows belongs to `part`."""
+        """What follows belongs to `part`; within a pause, to no part."""
+        if self._is_paused:
+            return
         now = time.perf_counter()
         self._row[self._part] += now - self._since
         self._part, self._since = part, now
@@ -57,9 +60,11 @@ class Stopwatch:
     def paused(self) -> Iterator[None]:
         """What happens inside belongs to no step."""
         self.to(_PAUSED)
+        self._is_paused = True
         try:
             yield
         finally:
+            self._is_paused = False
             self.to(OTHER)
 
     def reset(self) -> None:
@@ -115,6 +120,8 @@ class DeviceStopwatch(Stopwatch):
         return event
 
     def to(self, part: int) -> None:
+        if self._is_paused:
+            return
         self._marks.append((self._part, self._mark(), False))
         self._part = part
         if self.marks is not None:

@@ -14,10 +14,18 @@ import torch
 from shoal.step.gang import Gang
 from shoal.step.stopwatch import COMPUTE, EXCHANGE, INPUT, OTHER, PARTS, TRANSFER, UPDATE, WAITING
 
+_MOST_TIMES, _FEWEST_STEPS, _MOST_STEPS = 50, 40, 500
+"""`time` events of a training, and steps that one is about: each costs an exchange of its own, and of a training under
+way nobody knows more than they say."""
 _MOST_ROWS = 64
 """Workers whose own figures are told; of more, those who came last most often."""
 _OWN = (INPUT, TRANSFER, COMPUTE, UPDATE, OTHER)
 """Parts in which a worker waits for nobody."""
+
+
+def told_every(steps: int) -> float:
+    """Steps from one `time` event to the next, of a training of so many."""
+    return min(max(steps / _MOST_TIMES, _FEWEST_STEPS), _MOST_STEPS)
 
 
 class Timing:
@@ -61,16 +69,20 @@ def _apart(sums: torch.Tensor) -> dict[str, Any]:
 
 
 def _together(rows: torch.Tensor) -> dict[str, Any]:
-    """rows: seconds [workers, steps, parts], of workers who met in every step."""
-    stood = rows[:, :, EXCHANGE]
-    shortest, last = stood.min(0)
-    waited = stood - shortest  # [workers, steps]
+    """rows: seconds [workers, steps, parts], of workers who make every step together, and meet in some or all."""
     rows = rows.clone()
-    rows[:, :, EXCHANGE], rows[:, :, WAITING] = shortest, rows[:, :, WAITING] + waited
+    stood = rows[:, :, EXCHANGE]
+    stood = stood[:, stood.any(0)]  # [workers, meetings]; apart, nobody stands anywhere
+    if not stood.numel():
+        return _apart(rows.sum(1))
+    shortest, last = stood.min(0)
+    waited = (stood - shortest).sum(1)
+    rows[:, :, EXCHANGE] = rows[:, :, EXCHANGE].min(0).values
     ahead = stood.topk(2, dim=0, largest=False).values  # the two who came last
     gains = torch.zeros(len(rows), dtype=rows.dtype).index_add_(0, last, ahead[1] - ahead[0])
     times_last = torch.bincount(last, minlength=len(rows))
     sums = rows.sum(1)
+    sums[:, WAITING] += waited
     slowest = int(gains.argmax())
     others = torch.cat([sums[:slowest], sums[slowest + 1 :]])
     excess = (sums[slowest] - others.median(0).values)[list(_OWN)]
@@ -80,6 +92,7 @@ def _together(rows: torch.Tensor) -> dict[str, Any]:
         "slowest": {
             "rank": slowest,
             "last": int(times_last[slowest]),
+            "of": len(last),
             "gain_s": float(gains[slowest]),
             "because": PARTS[_OWN[int(excess.argmax())]],
         },

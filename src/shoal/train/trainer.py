@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from shoal.recipe.load import plain
 from shoal.report.predictions import Predictions
 from shoal.report.sinks import Sink
 from shoal.step.meters import Meters
-from shoal.step.stopwatch import INPUT, OTHER
+from shoal.step.stopwatch import INPUT, OTHER, WAITING
 from shoal.strategies import Resliced
 from shoal.train import checkpoint
 from shoal.train.evaluate import Score, judge
@@ -36,12 +37,8 @@ from shoal.train.monitored import Monitored
 from shoal.train.progress import Progress
 from shoal.train.setup import Setup
 from shoal.train.signals import StopSignals
-from shoal.train.timing import Timing
+from shoal.train.timing import Timing, told_every
 from shoal.train.tracing import Tracing
-
-_MOST_TIMES, _FEWEST_STEPS = 50, 40
-"""`time` events of a training, and steps that one is about: each costs an exchange of its own."""
-
 
 _BESIDE = ("scaler", "outer")
 """What a rig's state may hold beside weights and optimizer."""
@@ -88,6 +85,8 @@ class Trainer:
         self._cpu_began, self._began_step = time.process_time(), clock.step
         self._logged_s, self._logged_images, asked = clock.trained_s, clock.images, 0
         self._logged_bytes, self._logged_step = rig.bytes_sent, clock.step
+        self._timed_step = clock.step
+        self.gang.watch.reset()  # of what was before a rollback
         if rig.asynchronous:
             from shoal.train.stretches import Stretches
 
@@ -142,7 +141,27 @@ class Trainer:
                     clock.stop("signal")
         finally:
             steps.close()
+        self.tell_time()
         return asked
+
+    @contextmanager
+    def _pause(self) -> Iterator[float]:
+        """What happens inside is no training time; gives when it begins (seconds of the performance counter).
+
+        Where workers make their steps together it is one stretch of time for all: they come in together, and go on when
+        the first one is done, who may have more to do. Else they would wait for him in the next exchange, and the same
+        time would be told twice.
+        """
+        gang, together = self.gang, not self.rig.asynchronous
+        if together:
+            gang.watch.to(WAITING)
+            gang.barrier()
+        if gang.device.type == "cuda":
+            torch.cuda.synchronize(gang.device)  # steps that it still has to do are no pause
+        with self.clock.paused(), gang.watch.paused():
+            yield time.perf_counter()
+            if together:
+                gang.barrier()
 
     def patience(self) -> float:
         """First steps may compile: the model (again for an epoch's short last batch), or what a device needs."""
@@ -193,8 +212,7 @@ class Trainer:
         self._logged_s, self._logged_images = clock.trained_s, clock.images
         self._logged_waited = self.batches.waited_s
         self._logged_bytes, self._logged_step = rig.bytes_sent, clock.step
-        untold = clock.step - self._timed_step
-        if not self.rig.asynchronous and (clock.ended or untold >= max(clock.steps / _MOST_TIMES, _FEWEST_STEPS)):
+        if not rig.asynchronous and clock.step - self._timed_step >= told_every(clock.steps):
             self.tell_time()
 
     def tell_skip(self) -> None:
@@ -214,8 +232,8 @@ class Trainer:
 
     def monitor(self) -> None:
         """Weights and gradients as they are now, for people; the gradient is this worker's own where servers add it."""
-        if self.gang.leads:
-            with self.clock.paused():
+        with self._pause():
+            if self.gang.leads:
                 monitored = Monitored(self.rig.model)
                 self.tell("monitor", tensors=monitored.figures)
                 self._sink.show_histograms(self.clock.step, monitored.histograms)
@@ -229,9 +247,8 @@ class Trainer:
         """Top-1, top-5 and loss of the model that would be saved now."""
         if self._scored_step == self.clock.step:
             return
-        began = time.perf_counter()
         averaged = self.recipe.ema is not None
-        with self.clock.paused(), self.gang.watch.paused():
+        with self._pause() as began:
             self.rig.meet()
             self.rig.settle()
             self._check_finite()
@@ -246,24 +263,23 @@ class Trainer:
                 beat=lambda: self.pulse.beat("validates", self.clock.step, self.patience()),
                 together=self.rig.looks_together,
             )
+            self.tell(
+                "val",
+                loss=score.loss,
+                top1=score.top1,
+                top5=score.top5,
+                count=score.count,
+                correct1=score.correct1,
+                correct5=score.correct5,
+                averaged=averaged,
+                seconds=time.perf_counter() - began,
+            )
+            if self.gang.leads:
+                self._sink.show_examples(self.clock.step, self._gallery.with_examples(predictions))
         self.score, self._scored_step = score, self.clock.step
         if score.top1 > self.best_top1:
             self.best_top1, self.best_step = score.top1, self.clock.step
             self._predictions = predictions if self.gang.leads else None
-        self.tell(
-            "val",
-            loss=score.loss,
-            top1=score.top1,
-            top5=score.top5,
-            count=score.count,
-            correct1=score.correct1,
-            correct5=score.correct5,
-            averaged=averaged,
-            seconds=time.perf_counter() - began,
-        )
-        if self.gang.leads:
-            with self.clock.paused():
-                self._sink.show_examples(self.clock.step, self._gallery.with_examples(predictions))
         if self.best_step == self.clock.step:
             self.save()
         self._stop_if_reached()
@@ -278,9 +294,8 @@ class Trainer:
         clock = self.clock
         if self._saved_step == clock.step or clock.step == 0:
             return
-        began = time.perf_counter()
         self.pulse.beat("saves", clock.step, LONG)
-        with clock.paused(), self.gang.watch.paused():
+        with self._pause() as began:
             self.rig.meet()
             self.rig.settle()
             self._check_finite()
@@ -407,7 +422,7 @@ class Trainer:
         return [], held
 
     def end_event(self, program_began: float) -> None:
-        """Tells how it ended, over all sittings; program_began: unix time at which this process started.
+        """Tells how it ended, over all sittings; program_began: unix time at which this sitting did.
 
         cpu_s: processor seconds of rank 0 in this sitting, from its first step to its last validation.
         """

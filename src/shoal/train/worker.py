@@ -50,7 +50,8 @@ def work(
     """Trains as one worker of `world` (None: the only one). Returns the process's exit code; errors are raised.
 
     resume: `auto` (the run's newest sound checkpoint, if any), `never`, or a checkpoint's path.
-    began: unix time at which the command was started, for the time to the first step.
+    began: unix time at which the command was started, for the time to the first step (of a
+    rollback: when all went back).
     """
     recipe, pulse = loaded.recipe, pulse or Pulse()
     machine = Machine.choose(recipe.strategy, world)  # type: ignore[arg-type]
@@ -68,7 +69,7 @@ def work(
                 return _train(loaded, run, world, signals, gang, data, machine, pulse, resume=resume, began=began)
             except RolledBack as error:
                 print(f"WARNING: {error}; all go on from the newest checkpoint", file=sys.stderr)
-                resume = "auto"
+                resume, began = "auto", time.time()
     finally:
         gang.close()
 

@@ -35,6 +35,8 @@ class Exchange(ABC):
 
     may_overflow = ""
     """How finite gradients may become infinite on the way, if they may."""
+    together = True
+    """Whether the step under way is one of all workers, so that they meet in `finish`."""
 
     def __init__(self, gang: Gang) -> None:
         self.gang = gang

@@ -20,7 +20,6 @@ from shoal.strategies.replicated.rig import ReplicatedRig
 class Own(Summed):
     """As `Summed` while workers are together; apart, each keeps the mean over its own images."""
 
-    together = True
     images = 0
     """Of this worker in the step under way."""
 

@@ -102,7 +102,7 @@ class ReplicatedRig(Rig):
     @torch.no_grad()
     def apply(self, lr: float, images: int) -> Applied:
         self._step = step = self._batches[0].step if self._batches else self._step + 1
-        self._gang.watch.to(EXCHANGE)
+        self._gang.watch.to(EXCHANGE if self._exchange.together else UPDATE)
         asked = self._exchange.finish(self.ask)
         self._gang.watch.to(UPDATE)
         length = self._exchange.norm()
