@@ -39,8 +39,6 @@ def test_servers_behind_a_slow_link(hosts: Hosts, tmp_path: Path) -> None:
         for name in hosts.names:
             hosts.throttle(name, None)
     found = probe.measure(recipe, [4], together=2, servers=True, compute_s=1.0, limit_s=120)
-    size = forecast(
-        recipe, Way.of_recipe(recipe.strategy, "ring"), 2, found, Network(byte_s=link.byte_s, latency_s=link.latency_s)
-    )
+    size = forecast(recipe, Way.of(recipe.strategy), 2, found, Network(byte_s=link.byte_s, latency_s=link.latency_s))
     assert size.binds == "exchange"
     assert size.images_per_s == pytest.approx(speed, rel=0.30)
