@@ -76,13 +76,14 @@ class Ddp(Strategy, frozen=True, kw_only=True):
         gang: Gang,
         spec: RigSpec,
     ) -> Rig:
+        from shoal.step.gang import Alone
         from shoal.strategies.replicated.exchange import Bucketed, Local, Tree
         from shoal.strategies.replicated.rig import ReplicatedRig
         from shoal.strategies.replicated.sharded import Sharded
 
         if self.deterministic:
             exchange = Tree(gang, spec.shards)
-        elif gang.num_ranks == 1:
+        elif isinstance(gang, Alone):
             exchange = Local(gang)
         else:
             exchange = Bucketed(

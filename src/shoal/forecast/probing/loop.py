@@ -12,33 +12,12 @@ import torch.distributed as dist
 
 from shoal.data.batches import eval_chunks
 from shoal.recipe.recipe import Recipe
-from shoal.step.gang import Alone, Gang, Group
+from shoal.step.gang import Alone, Group
 from shoal.step.meters import Meters
-from shoal.step.precision import Precision
-from shoal.step.task import Task
-from shoal.strategies import MakeOptimizer, Rig, RigSpec
-from shoal.strategies.replicated.exchange import Bucketed
-from shoal.strategies.replicated.rig import ReplicatedRig
+from shoal.strategies.ddp import Ddp
 from shoal.strategies.single import Single
 from shoal.train.checkpoint import save
 from shoal.train.setup import Data, Setup
-
-
-class Bucketing(Single, frozen=True, kw_only=True):
-    """One worker whose gradients go through DistributedDataParallel as if there were others."""
-
-    def rig(
-        self,
-        model: torch.nn.Module,
-        make_optimizer: MakeOptimizer,
-        task: Task,
-        precision: Precision,
-        gang: Gang,
-        spec: RigSpec,
-    ) -> Rig:
-        lone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True)
-        exchange = Bucketed(Group(gang.device, lone), bucket_mb=None, unused_parameters=False)
-        return ReplicatedRig(model, make_optimizer, task, precision, gang, spec, exchange)
 
 
 class Loop:
@@ -47,17 +26,20 @@ class Loop:
     def __init__(
         self, recipe: Recipe, data: Data, images: int, device: torch.device, *, bucketing: bool = False
     ) -> None:
+        """bucketing: gradients go through DistributedDataParallel as if there were others."""
+        lone: Any = dist.new_group([dist.get_rank()], use_local_synchronization=True) if bucketing else None
+        gang = Group(device, lone) if bucketing else Alone(device)
         one = msgspec.structs.replace(
             recipe,
             batch=images,
             batch_per_worker=None,
             shards=1,
             accumulate=1,
-            strategy=Bucketing() if bucketing else Single(),
+            strategy=Ddp() if bucketing else Single(),
             drop_last=True,
         )
         self.images, self.recipe, self.data, self.device = images, one, data, device
-        self._setup = setup = Setup.of(one, Alone(device), data, pretrained=False)
+        self._setup = setup = Setup.of(one, gang, data, pretrained=False)
         self.rig = setup.rig
         self.meters = Meters(1, Alone(device))
         self._batches = setup.batches().steps(0, 1 << 40)
