@@ -2,11 +2,13 @@ import json
 import os
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from shoal.base.errors import ShoalError, UsageError
 from shoal.recipe.find import find
+from shoal.recipe.load import load
 from shoal.study.grid import Cell, Grid
 from shoal.study.study import Study
 
@@ -40,6 +42,39 @@ def test_a_training_is_a_command_that_anyone_can_run(tmp_path):
         "train", "digits", "strategy=dp", "strategy.threads=1", "strategy.devices=2", "seed=2", "-n", "1",
         "--run", str(tmp_path),
     ]  # fmt: skip
+
+
+def recipe_with(strategy: str, folder) -> str:
+    path = folder / "mine.yaml"
+    path.write_text(find("digits").read_text() + f"strategy: {strategy}\n")
+    return str(path)
+
+
+def test_a_row_is_called_after_what_the_recipe_file_makes_of_it(tmp_path):
+    recipe = recipe_with("{name: ps, mode: async, damping: false}", tmp_path)
+    grid = Grid.plan(recipe, (), ("ps", "ps:mode=sync", "ddp"), (2,))
+    names = ["ps:mode=async,damping=false", "ps:mode=sync,damping=false", "ddp"]
+    assert [cell.strategy for cell in grid.cells] == names
+    assert [cell.same_model for cell in grid.cells] == [False, True, True]
+    for cell in grid.cells:
+        _, file, *words = grid.command(cell, 0, tmp_path / "run")
+        made: Any = load(file, words[: words.index("-n")]).recipe.strategy
+        assert made == load(recipe, (f"strategy={cell.strategy}",)).recipe.strategy
+
+
+def test_a_row_that_the_recipe_file_makes_another_is_refused(tmp_path):
+    recipe = recipe_with("{name: ps, mode: async}", tmp_path)
+    with pytest.raises(UsageError, match="--strategies ps: the recipe's options make it ps:mode=async"):
+        Grid.plan(recipe, (), ("ps:mode=async", "ps"), (1, 2))
+
+
+def test_what_the_recipe_file_says_of_any_strategy_is_said_of_all(tmp_path):
+    recipe = recipe_with("{name: ps, threads: 1, deterministic: true}", tmp_path)
+    grid = Grid.plan(recipe, (), ("ps", "ddp"), (2,))
+    assert grid.overrides == ("strategy.deterministic=true", "strategy.threads=1")
+    grid = Grid.plan(recipe, ("strategy.threads=2",), ("ps:deterministic=false", "ddp"), (2,))
+    assert grid.overrides == ("strategy.threads=2",)
+    assert [cell.strategy for cell in grid.cells] == ["ps:deterministic=false", "ddp"]
 
 
 def test_what_cannot_be_is_left_out_with_its_reason():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -83,12 +84,17 @@ class Grid:
 
         _check_overrides(overrides, strategies)
         base = load(recipe, overrides).recipe
-        shared = _weak(base) if weak else ()
+        shared = _shared(base.strategy, overrides, strategies) + (_weak(base) if weak else ())
         cells, left_out = [], []
         for strategy in dict.fromkeys(strategies):
             found, wrong = _cells(recipe, (*overrides, *shared), strategy, sorted(set(workers)), servers)
             if wrong and not found:
                 raise next(iter(wrong.values()))  # the strategy itself does not go, whatever the number
+            if cells and found[0] in cells:
+                raise UsageError(
+                    f"--strategies {strategy}: the recipe's options make it {found[0].strategy}, which is there "
+                    "already; say those that it shall have"
+                )
             cells += found
             left_out += [f"{strategy}, {counted(count, 'worker')}: {error}" for count, error in wrong.items()]
         if not cells:
@@ -187,7 +193,43 @@ def _cell(recipe: str, overrides: Sequence[str], strategy: str, count: int, serv
     made.strategy.check(processes, num_servers, made.shards_for(processes))
     made.check_cut(processes)
     same_model = made.strategy.same_model and made.shards != "auto" and made.batch is not None
-    return Cell(strategy, count, num_servers, processes, more, same_model)
+    whole = _whole(strategy, made.strategy, (*overrides, *more))
+    return Cell(whole, count, num_servers, processes, more, same_model)
+
+
+def _whole(strategy: str, made: Any, overrides: Sequence[str]) -> str:
+    """With the options that it has from the recipe file: a row says what was trained."""
+    from shoal.recipe.load import short_form
+    from shoal.strategies import Strategy
+
+    known = {*Strategy.__struct_fields__, *short_form(strategy)[1], *_keys(overrides)}
+    more = ",".join(_unusual(made, [key for key in made.__struct_fields__ if key not in known]))
+    return f"{strategy}{',' if ':' in strategy else ':'}{more}" if more else strategy
+
+
+def _shared(made: Any, overrides: Sequence[str], strategies: Sequence[str]) -> tuple[str, ...]:
+    """What the recipe file says to its own strategy and every other understands (threads): for a fair comparison."""
+    from shoal.recipe.load import short_form
+    from shoal.strategies import Strategy
+
+    known = {"name", *_keys(overrides), *(key for strategy in strategies for key in short_form(strategy)[1])}
+    keys = [key for key in Strategy.__struct_fields__ if key not in known]
+    return tuple(f"strategy.{option}" for option in _unusual(made, keys))
+
+
+def _unusual(made: Any, keys: Sequence[str]) -> list[str]:
+    """KEY=VALUE of those that are not as they are where nobody says anything."""
+    from shoal.recipe.load import plain
+
+    usual = type(made)()
+    changed = {key: plain(getattr(made, key)) for key in keys if getattr(made, key) != getattr(usual, key)}
+    return [f"{key}={held if isinstance(held, str) else json.dumps(held)}" for key, held in changed.items()]
+
+
+def _keys(overrides: Sequence[str]) -> set[str]:
+    """Options of the strategy among them."""
+    keys = (text.partition("=")[0].strip() for text in overrides)
+    return {key.removeprefix("strategy.") for key in keys if key.startswith("strategy.")}
 
 
 def _weak(base: Any) -> tuple[str, ...]:
