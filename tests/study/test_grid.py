@@ -62,10 +62,10 @@ def test_a_row_is_called_after_what_the_recipe_file_makes_of_it(tmp_path):
         assert made == load(recipe, (f"strategy={cell.strategy}",)).recipe.strategy
 
 
-def test_a_row_that_the_recipe_file_makes_another_is_refused(tmp_path):
+def test_rows_that_the_recipe_file_makes_the_same_are_refused(tmp_path):
     recipe = recipe_with("{name: ps, mode: async}", tmp_path)
-    with pytest.raises(UsageError, match="--strategies ps: the recipe's options make it ps:mode=async"):
-        Grid.plan(recipe, (), ("ps:mode=async", "ps"), (1, 2))
+    with pytest.raises(UsageError, match="--strategies ps and ps:mode=async are both ps:mode=async by the recipe's"):
+        Grid.plan(recipe, (), ("ps", "ps:mode=async"), (1, 2))
 
 
 def test_what_the_recipe_file_says_of_any_strategy_is_said_of_all(tmp_path):

@@ -85,16 +85,18 @@ class Grid:
         _check_overrides(overrides, strategies)
         base = load(recipe, overrides).recipe
         shared = _shared(base.strategy, overrides, strategies) + (_weak(base) if weak else ())
-        cells, left_out = [], []
+        cells, left_out, said = [], [], {}
         for strategy in dict.fromkeys(strategies):
             found, wrong = _cells(recipe, (*overrides, *shared), strategy, sorted(set(workers)), servers)
             if wrong and not found:
                 raise next(iter(wrong.values()))  # the strategy itself does not go, whatever the number
-            if cells and found[0] in cells:
+            whole = found[0].strategy
+            if whole in said:
                 raise UsageError(
-                    f"--strategies {strategy}: the recipe's options make it {found[0].strategy}, which is there "
-                    "already; say those that it shall have"
+                    f"--strategies {said[whole]} and {strategy} are both {whole} by the recipe's options; say those "
+                    "that each shall have"
                 )
+            said[whole] = strategy
             cells += found
             left_out += [f"{strategy}, {counted(count, 'worker')}: {error}" for count, error in wrong.items()]
         if not cells:
