@@ -180,6 +180,19 @@ def test_the_page_is_whole_in_itself_and_links_every_run(study, grid):
         assert f'href="{run.path}/report.html"' in page
 
 
+def test_a_row_links_its_trainings_and_tells_those_that_failed(study, grid):
+    cell = grid.cells[1]
+    cut_short(study.run(cell, 1))
+    a_log(study, cell, 1, "killed by SIGKILL", "exit 1")
+    write(study, grid)
+    row = next(line for line in study.markdown.read_text().splitlines() if line.startswith("| ddp | 2 |"))
+    first, second, third = (f"[{number}](runs/ddp-2-{number})" for number in (1, 2, 3))
+    assert f"| 2 ({first}, {second} failed, {third}) |" in row
+    page = study.page.read_text()
+    row = page[page.index("runs/ddp-2-1/report.html") :].partition("</td>")[0]
+    assert ">2</a> failed, <a " in row and "runs/ddp-2-3/report.html" in row
+
+
 @pytest.mark.parametrize(
     ("said", "state"),
     [

@@ -75,6 +75,15 @@ class Trained:
     def done(self) -> bool:
         return self.state == "done"
 
+    @property
+    def begun(self) -> bool:
+        return self.state != MISSING
+
+    @property
+    def fate(self) -> str:
+        """`failed`, `unfinished` …: the state without its reason; empty of one that is done."""
+        return "" if self.done else self.state.partition(":")[0]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -92,6 +101,10 @@ class Row:
     base: Cell | None
     """What the speed-up is over: this way with the fewest workers of all, or the first that has as few."""
     shares: dict[str, float]
+
+    @property
+    def bytes_per_step(self) -> float:
+        return max((run.bytes_per_step for run in self.runs if run.done), default=0.0)
 
     @property
     def efficiency(self) -> Spread | None:

@@ -14,7 +14,7 @@ from shoal.study.grid import Grid
 from shoal.study.measured import Row
 from shoal.study.study import Study
 from shoal.study.words import conclusion, warnings
-from shoal.study.write import CAPTION, HEADER, PICTURES, shown
+from shoal.study.write import CAPTION, HEADER, PICTURES, TRAININGS, shown
 
 
 def write_page(study: Study, grid: Grid, table: Sequence[Row]) -> None:
@@ -28,6 +28,7 @@ def write_page(study: Study, grid: Grid, table: Sequence[Row]) -> None:
         warnings=warnings(table, grid),
         caption=CAPTION,
         header=HEADER,
+        trainings=TRAININGS,
         rows=[(shown(row), row) for row in table],
         pictures=[(PICTURES[name], _uri(study.picture(name, "svg"))) for name in drawn],
         version=__version__,

@@ -1,4 +1,4 @@
-"""Pictures: a study drawn: throughput, speed-up and efficiency, time and accuracy, curves, shares of time."""
+"""Pictures: a study drawn: throughput, speed-up and efficiency, time and accuracy, curves, shares of time, bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_pictures(study: Study, grid: Grid, table: Sequence[Row]) -> list[str]:
         return []
     drawn = []
     for name in PICTURES:
-        picture = _figure(grid, 2 if name == "efficiency" else 1)
+        picture = _figure(grid, 2 if name in _DOUBLE else 1)
         if _DRAW[name](picture.axes, measured, study):
             for kind in ("png", "svg"):
                 held = io.BytesIO()
@@ -81,7 +81,7 @@ def _over_workers(axes: Axes, rows: Sequence[Row], label: str) -> None:
     axes.set_ylabel(label)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="lower right")
 
 
 def _throughput(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
@@ -120,7 +120,7 @@ def _accuracy(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
     axes[0].set_ylabel("validation top-1 at the end")
     axes[0].grid(alpha=0.3)
     if known:
-        axes[0].legend(fontsize=8)
+        axes[0].legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     return bool(known)
 
 
@@ -139,7 +139,7 @@ def _curves(axes: Sequence[Axes], rows: Sequence[Row], study: Study) -> bool:
     axes[0].set_ylabel("validation top-1")
     axes[0].grid(alpha=0.3)
     if drawn:
-        axes[0].legend(fontsize=8)
+        axes[0].legend(fontsize=8, loc="lower right")
     return drawn
 
 
@@ -153,21 +153,29 @@ def _validations(run: Run) -> list[tuple[int, float]]:
 
 def _shares(axes: Sequence[Axes], rows: Sequence[Row], _: Study) -> bool:
     known = [row for row in rows if row.shares]
+    times, sent = axes
     left = [0.0] * len(known)
     names = [row.cell.where for row in known]
     for place, part in enumerate(part for part in PARTS if part != "start-up"):
         widths = [100 * row.shares.get(part, 0.0) for row in known]
         hatch = "//" if place >= len(_COLORS) else None
-        axes[0].barh(names, widths, left=left, label=part, color=_COLORS[place % len(_COLORS)], hatch=hatch)
+        times.barh(names, widths, left=left, label=part, color=_COLORS[place % len(_COLORS)], hatch=hatch)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes[0].invert_yaxis()
-    axes[0].set_xlabel("share of the time without start-up, %")
-    axes[0].set_xlim(0, 100)
+    times.set_xlabel("share of the time without start-up, %")
+    times.set_xlim(0, 100)
+    sent.barh(names, [row.bytes_per_step / 1000 for row in known], color="#777777")
+    sent.set_xlabel("sent per step by the first worker, kB")
+    sent.tick_params(labelleft=False)
+    sent.grid(axis="x", alpha=0.3)
+    for own in axes:
+        own.invert_yaxis()
     if known:
-        axes[0].legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+        times.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return bool(known)
 
 
+_DOUBLE = ("efficiency", "shares")
+"""Those of two parts, side by side."""
 _DRAW = {
     "throughput": _throughput,
     "efficiency": _efficiency,

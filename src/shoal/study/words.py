@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.study.grid import Grid
-from shoal.study.measured import MISSING, Row, Spread
+from shoal.study.measured import Row, Spread
 
 _COSTS = {
     "exchange": "exchanging gradients",
@@ -43,9 +43,9 @@ def warnings(table: Sequence[Row], grid: Grid) -> list[str]:
     """What a reader must know before he believes the table."""
     told = [f"left out: {text}" for text in grid.left_out]
     runs = [run for row in table for run in row.runs]
-    wrong = [run for run in runs if not run.done and run.state != MISSING]
+    wrong = [run for run in runs if run.begun and not run.done]
     told += [f"{run.cell.where}, repeat {run.repeat + 1}: {run.state}" for run in wrong]
-    if missing := sum(run.state == MISSING for run in runs):
+    if missing := sum(not run.begun for run in runs):
         told.append(f"{missing} of {len(runs)} trainings are still missing")
     for of, found in (
         ("of {} versions of Shoal", {run.code for run in runs}),

@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.base.files import write_whole
 from shoal.study.grid import Grid
-from shoal.study.measured import MISSING, Row, Spread, Trained
+from shoal.study.measured import Row, Spread, Trained
 from shoal.study.study import Study
 from shoal.study.words import conclusion, warnings
 
@@ -73,7 +73,7 @@ def _cell(row: Row) -> dict[str, Any]:
         "base_workers": base.workers if base else None,
         "base_servers": base.servers if base else None,
         "peak_bytes": row.peak_bytes.high if row.peak_bytes else None,
-        "bytes_per_step": max((run.bytes_per_step for run in done), default=None),
+        "bytes_per_step": row.bytes_per_step if done else None,
     }
 
 
@@ -105,6 +105,8 @@ HEADER = (
     "peak memory, MiB",
     "sent per step, kB",
 )
+TRAININGS = HEADER.index("n")
+"""The column from which a row's runs are linked."""
 
 CAPTION = (
     "Medians, smallest and largest of n trainings. Time is training, validating and saving, from the first step's "
@@ -131,7 +133,7 @@ def shown(row: Row) -> list[str]:
         "100 %" if own else (f"{row.efficiency.median:.0%}".replace("%", " %") if row.efficiency else "-"),
         _short(row.top1, ".4f"),
         format(row.peak_bytes.high * MIB, ",.0f") if row.peak_bytes else "-",
-        format(max(run.bytes_per_step for run in done) / 1000, ",.0f") if done else "-",
+        format(row.bytes_per_step / 1000, ",.0f") if done else "-",
     ]
 
 
@@ -150,8 +152,7 @@ def _short(spread: Spread | None, form: str) -> str:
 
 
 def markdown(study: Study, grid: Grid, table: Sequence[Row]) -> str:
-    """The report as Markdown: conclusion, table, runs, pictures."""
-    trained = [run for row in table for run in row.runs if run.state != MISSING]
+    """The report as Markdown: conclusion, table with links to the runs, pictures."""
     kind = "weak: the batch grows with the workers" if grid.weak else "strong: all do the same work together"
     lines = [
         f"# {' '.join((grid.recipe, *grid.overrides))}",
@@ -164,13 +165,19 @@ def markdown(study: Study, grid: Grid, table: Sequence[Row]) -> str:
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + " --- |" * len(HEADER),
-        *("| " + " | ".join(shown(row)) + " |" for row in table),
-        "",
-        "Runs: " + ", ".join(f"[{run.path}]({run.path})" for run in trained),
+        *("| " + " | ".join(_with_links(row)) + " |" for row in table),
         "",
     ]
     lines += [f"![{title}]({name}.svg)" for name, title in PICTURES.items() if study.picture(name, "svg").exists()]
     return "\n".join(lines) + "\n"
+
+
+def _with_links(row: Row) -> list[str]:
+    """Beside the number of trainings, each of them."""
+    cells = shown(row)
+    runs = [f"[{run.repeat + 1}]({run.path}) {run.fate}".rstrip() for run in row.runs if run.begun]
+    cells[TRAININGS] += f" ({', '.join(runs)})" if runs else ""
+    return cells
 
 
 PICTURES = {
@@ -178,6 +185,6 @@ PICTURES = {
     "efficiency": "Speed-up and efficiency over workers, with the ideal line",
     "accuracy": "Time and validation accuracy of each way",
     "curves": "Validation accuracy over images seen, each run",
-    "shares": "Where the time went",
+    "shares": "Where the time went, and what was sent",
 }
 """File name -> what it shows."""
