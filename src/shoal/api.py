@@ -98,9 +98,9 @@ def _words(overrides: Sequence[str] | Mapping[str, Any]) -> list[str]:
         raise UsageError(f"overrides: expected a list as in ['{overrides}'], or a dict")
     if not isinstance(overrides, Mapping):
         return list(overrides)
-    import json
+    from shoal.recipe.load import words
 
-    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in overrides.items()]
+    return words(overrides)
 
 
 def _follow(argv: list[str], show: bool) -> tuple[int, str]:

@@ -193,6 +193,14 @@ def test_a_row_links_its_trainings_and_tells_those_that_failed(study, grid):
     assert ">2</a> failed, <a " in row and "runs/ddp-2-3/report.html" in row
 
 
+def test_a_row_tells_in_a_word_what_the_warning_tells_wholly(study, grid):
+    metrics = study.run(grid.cells[1], 1).metrics_file
+    metrics.write_text("garbage\n" + metrics.read_text())
+    write(study, grid)
+    text = study.markdown.read_text()
+    assert "[2](runs/ddp-2-2) damaged," in text and "metrics.jsonl:1: not a JSON line of an event" in text
+
+
 @pytest.mark.parametrize(
     ("said", "state"),
     [

@@ -18,7 +18,7 @@ from shoal.forecast.calibration import Calibration, Network
 from shoal.forecast.step import Cut, Step
 from shoal.forecast.stragglers import waiting_s
 from shoal.forecast.units import shown_bytes
-from shoal.recipe.load import plain
+from shoal.recipe.load import changed, words
 
 KNOWN = ("single", "dp", "ddp", "ps", "local_sgd", "fsdp", "pipeline")
 _HALVES = ("fp16", "bf16")
@@ -53,12 +53,7 @@ class Way:
     @property
     def text(self) -> str:
         """As on a command line, with what is not as it is by default."""
-        default = plain(type(self.strategy)())
-        said = [
-            f"{key}={_word(value)}"
-            for key, value in plain(self.strategy).items()
-            if key not in ("name", "threads") and value != default[key]
-        ]
+        said = words({key: held for key, held in changed(self.strategy).items() if key != "threads"})
         return f"{self.name}:{','.join(said)}" if said else self.name
 
     @property
@@ -217,13 +212,6 @@ def _column(network: Network, stages: int) -> Network:
     """The network as those who hold the same stage see it: every stages-th worker. Columns share a host's port."""
     beside = min(network.per_host, stages)
     return msgspec.structs.replace(network, per_host=max(1, network.per_host // stages), byte_s=network.byte_s * beside)
-
-
-def _word(value: Any) -> str:
-    """As YAML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _of_ring(n: int, size: float, calibration: Calibration, network: Network, algorithm: Algorithm) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,18 @@ def short_form(text: str) -> tuple[str, dict[str, Any]]:
         return text, {}
     pairs = (option.partition("=") for option in options.split(","))
     return name, {key.strip(): yaml12.scalar(value) for key, _, value in pairs}
+
+
+def changed(options: Options) -> dict[str, Any]:
+    """Key -> plain value, 5 for 5.0, of what is not as it is where nobody says anything, the name left out."""
+    usual = plain(type(options)())
+    found = {key: held for key, held in plain(options).items() if key != "name" and held != usual[key]}
+    return {key: int(held) if isinstance(held, float) and held.is_integer() else held for key, held in found.items()}
+
+
+def words(held: Mapping[str, Any]) -> list[str]:
+    """KEY=VALUE of each, as overrides are written."""
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in held.items()]
 
 
 def strategies_in(text: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -160,9 +159,7 @@ class Grid:
 
 def _check_overrides(overrides: Sequence[str], strategies: Sequence[str]) -> None:
     """UsageError where one would train another strategy than the one that a row is called after."""
-    from shoal.recipe.load import short_form
-
-    said = {f"strategy.{key}": strategy for strategy in strategies for key in short_form(strategy)[1]}
+    said = _said(strategies)
     for text in overrides:
         key, _, value = (word.strip() for word in text.partition("="))
         if key in _STRATEGY:
@@ -201,37 +198,36 @@ def _cell(recipe: str, overrides: Sequence[str], strategy: str, count: int, serv
 
 def _whole(strategy: str, made: Any, overrides: Sequence[str]) -> str:
     """With the options that it has from the recipe file: a row says what was trained."""
-    from shoal.recipe.load import short_form
+    from shoal.recipe.load import words
     from shoal.strategies import Strategy
 
-    known = {*Strategy.__struct_fields__, *short_form(strategy)[1], *_keys(overrides)}
-    more = ",".join(_unusual(made, [key for key in made.__struct_fields__ if key not in known]))
+    held = _from_file(made, overrides, [strategy])
+    more = ",".join(words({key: held[key] for key in held if key not in Strategy.__struct_fields__}))
     return f"{strategy}{',' if ':' in strategy else ':'}{more}" if more else strategy
 
 
 def _shared(made: Any, overrides: Sequence[str], strategies: Sequence[str]) -> tuple[str, ...]:
     """What the recipe file says to its own strategy and every other understands (threads): for a fair comparison."""
-    from shoal.recipe.load import short_form
+    from shoal.recipe.load import words
     from shoal.strategies import Strategy
 
-    known = {"name", *_keys(overrides), *(key for strategy in strategies for key in short_form(strategy)[1])}
-    keys = [key for key in Strategy.__struct_fields__ if key not in known]
-    return tuple(f"strategy.{option}" for option in _unusual(made, keys))
+    held = _from_file(made, overrides, strategies)
+    return tuple(words({f"strategy.{key}": held[key] for key in held if key in Strategy.__struct_fields__}))
 
 
-def _unusual(made: Any, keys: Sequence[str]) -> list[str]:
-    """KEY=VALUE of those that are not as they are where nobody says anything."""
-    from shoal.recipe.load import plain
+def _from_file(made: Any, overrides: Sequence[str], strategies: Sequence[str]) -> dict[str, Any]:
+    """Options of a strategy that are not as by default, and that nobody said beside the recipe file."""
+    from shoal.recipe.load import changed
 
-    usual = type(made)()
-    changed = {key: plain(getattr(made, key)) for key in keys if getattr(made, key) != getattr(usual, key)}
-    return [f"{key}={held if isinstance(held, str) else json.dumps(held)}" for key, held in changed.items()]
+    known = {*_said(strategies), *(text.partition("=")[0].strip() for text in overrides)}
+    return {key: held for key, held in changed(made).items() if f"strategy.{key}" not in known}
 
 
-def _keys(overrides: Sequence[str]) -> set[str]:
-    """Options of the strategy among them."""
-    keys = (text.partition("=")[0].strip() for text in overrides)
-    return {key.removeprefix("strategy.") for key in keys if key.startswith("strategy.")}
+def _said(strategies: Sequence[str]) -> dict[str, str]:
+    """Key of the recipe -> the strategy that says it."""
+    from shoal.recipe.load import short_form
+
+    return {f"strategy.{key}": strategy for strategy in strategies for key in short_form(strategy)[1]}
 
 
 def _weak(base: Any) -> tuple[str, ...]:

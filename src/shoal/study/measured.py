@@ -122,7 +122,7 @@ def read_run(study: Study, cell: Cell, repeat: int) -> Trained:
     try:
         events = run.read_metrics()
     except ShoalError as error:
-        return Trained(cell, repeat, path, str(error))
+        return Trained(cell, repeat, path, f"damaged: {error}")
     end = last(events, "end")
     if end is None:
         return Trained(cell, repeat, path, _without_end(study.log(cell, repeat), events))
