@@ -12,7 +12,7 @@ from shoal.data.batches import Batch
 from shoal.data.order import share
 from shoal.data.source import NO_IMAGE
 from shoal.step.gang import Gang
-from shoal.step.task import Task
+from shoal.step.task import Task, TwoPartTask
 
 
 class Parts(NamedTuple):
@@ -84,7 +84,7 @@ class Meters:
 
     def __init__(self, shards: int, gang: Gang, task: Task | None = None) -> None:
         self._gang = gang
-        self._task = task if task is not None and task.unlabelled else None
+        self._task = task if isinstance(task, TwoPartTask) else None
         self._interval = [[0.0] * _COLUMNS for _ in range(shards)]
         self._epoch = torch.zeros(shards, _COLUMNS, dtype=torch.float64)
         self._kept: list[tuple[int, StepOutput, torch.Tensor]] = []

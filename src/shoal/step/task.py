@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 
 class Task(Part, frozen=True, kw_only=True):
-    """Options and verbs of every task."""
+    """Options and verb of every task."""
 
     SEAM: ClassVar[str] = "tasks"
-    unlabelled: ClassVar[bool] = False
-    """Whether images without a label are learnt from, too; then its loss has two parts."""
 
     @abstractmethod
     def loss(self, net: Callable[[Tensor], Tensor], inputs: Tensor, batch: Batch, seed: int) -> tuple[Tensor, Tensor]:
@@ -28,10 +26,14 @@ class Task(Part, frozen=True, kw_only=True):
         Randomness is of (seed, batch.step, shard) alone and stays inside each shard of the batch.
         """
 
-    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of a loss in two parts, that of the labels: summed over the images that have one, before it is weighted."""
-        raise NotImplementedError(f"task {self.name}: its loss has one part")
 
+class TwoPartTask(Task, frozen=True, kw_only=True):
+    """One whose loss has a part that needs no labels, so that images without one are learnt from, too."""
+
+    @abstractmethod
+    def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The part of the labels: summed over the images that have one, before it is weighted."""
+
+    @abstractmethod
     def without_labels(self, loss: float, label_loss: float) -> float:
-        """Of a loss in two parts, the other one, from the whole and `label_loss`."""
-        raise NotImplementedError(f"task {self.name}: its loss has one part")
+        """The other part, from the whole and `label_loss`."""

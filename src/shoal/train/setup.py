@@ -22,7 +22,7 @@ from shoal.recipe.load import plain
 from shoal.recipe.recipe import Recipe
 from shoal.step.gang import Gang
 from shoal.step.inputs import Inputs
-from shoal.step.task import Task
+from shoal.step.task import Task, TwoPartTask
 from shoal.strategies import Rig, RigSpec
 from shoal.train.clock import Clock
 from shoal.train.teacher import Known
@@ -69,7 +69,7 @@ def open_data(recipe: Recipe) -> Data:
                     f"(labels 0 to {classes - 1}); leave out model.classes or raise it"
                 )
         source.check(images)
-    if not recipe.task.unlabelled and (train.labels == NO_LABEL).any():  # type: ignore[attr-defined]
+    if not isinstance(recipe.task, TwoPartTask) and (train.labels == NO_LABEL).any():
         at, count = int((train.labels == NO_LABEL).argmax()), int((train.labels == NO_LABEL).sum())
         raise UsageError(
             f"data: {source.name}, train image {at} has no label{f' (nor have {count - 1:,} more)' * (count > 1)}, and "

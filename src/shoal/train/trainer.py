@@ -32,6 +32,7 @@ from shoal.step.stopwatch import INPUT, OTHER, WAITING
 from shoal.strategies import Resliced
 from shoal.train import checkpoint
 from shoal.train.evaluate import Score, judge
+from shoal.train.fitting import check_weights, optimizer_state
 from shoal.train.gallery import Gallery
 from shoal.train.monitored import Monitored
 from shoal.train.progress import Progress
@@ -368,7 +369,7 @@ class Trainer:
 
     def load(self, saved: checkpoint.Checkpoint, progress: Progress, *, same_run: bool) -> list[str]:
         """Goes on from a checkpoint: the next step is the one that would have come. Returns what is not as it was."""
-        notes, optimizer = self._optimizer_state(saved, progress)
+        notes, optimizer = optimizer_state(saved, progress, self.recipe, self.rig)
         if progress.shards != self.cut.shards:
             notes.append(
                 f"batches were cut into {progress.shards} shards before, now into {self.cut.shards}: "
@@ -376,7 +377,7 @@ class Trainer:
             )
         state = {"model": saved.model, "optimizer": optimizer} | ({"ema": saved.ema} if saved.ema else {})
         state |= {key: saved.state[key] for key in _BESIDE if key in saved.state}
-        notes += self._masters(saved)
+        notes += check_weights(saved, self.recipe)
         changed = saved.manifest["recipe"]["optim"] != plain(self.recipe.optim)
         try:
             self.rig.load_state_dict(state, new_options=changed)
@@ -395,31 +396,6 @@ class Trainer:
                 checkpoint.mark_best(self._run, self.best_step, self.best_top1)
         self._stop_if_reached()
         return notes
-
-    def _masters(self, saved: checkpoint.Checkpoint) -> list[str]:
-        """Looks at the weights to go on from; returns what is worth a note. ShoalError: nobody can go on from them."""
-        for name, tensor in saved.model.items():
-            if not tensor.isfinite().all():
-                raise ShoalError(f"{saved.path}: {name} is not finite; go on from an earlier checkpoint")
-        halves = [name for name, tensor in saved.model.items() if tensor.dtype == torch.float16]
-        if halves and self.recipe.precision.dtype() != torch.float16:  # type: ignore[attr-defined]
-            was = saved.manifest["recipe"]["precision"]["name"]
-            return [
-                f"precision was {was}: it saved float16 weights, from which float32 ones begin, without lost digits"
-            ]
-        return []
-
-    def _optimizer_state(
-        self, saved: checkpoint.Checkpoint, progress: Progress
-    ) -> tuple[list[str], dict[str, Any] | None]:
-        """The optimizer's state where it fits this run's optimizer, else none and the reason."""
-        held, name = saved.state["optimizer"], self.recipe.optim.name
-        if progress.optim != name:
-            return [f"optim was {progress.optim}, now {name}: it begins without the state of the old one"], None
-        mine = self.rig.state_dict()["optimizer"]
-        if [len(g["params"]) for g in held["param_groups"]] != [len(g["params"]) for g in mine["param_groups"]]:
-            return [f"optim: {name} now groups parameters in another way; it begins without its old state"], None
-        return [], held
 
     def end_event(self, program_began: float) -> None:
         """Tells how it ended, over all sittings; program_began: unix time at which this sitting did.

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from shoal.models import SUFFIXES, check_name
 from shoal.recipe.part import Options
-from shoal.step.task import Task
+from shoal.step.task import TwoPartTask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ class Teacher(Options, frozen=True, kw_only=True):
         return wrong
 
 
-class Distill(Task, frozen=True, kw_only=True):
+class Distill(TwoPartTask, frozen=True, kw_only=True):
     """Learns from a teacher: a trained model says how likely each class is, for every image, labelled or not. The
     teacher is never trained, nor part of what workers exchange or checkpoints hold."""
 
@@ -76,8 +76,6 @@ class Distill(Task, frozen=True, kw_only=True):
     the place of asking again. Needs images that look the same in every epoch: no crops, padding or mirroring."""
     top_k: Annotated[int, Meta(ge=1)] = 10
     """Of cache: classes kept for each image; the rest of the probability counts as one class."""
-
-    unlabelled: ClassVar[bool] = True
 
     def faults(self) -> list[tuple[str, str]]:
         if self.divergence == "symmetric" and self.temperature is not None:
